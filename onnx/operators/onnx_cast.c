@@ -85,6 +85,22 @@ choir_var_t* choir__onnx_convert_plainly(choir__onnx_call_t* c, choir_var_t* x,
                              &(choir__onnx_cast_rule_t){to, true, 1});
 }
 
+bool choir__onnx_precision(choir__onnx_call_t* c, const char* name,
+                           choir_dtype_t* dtype) {
+  const int64_t given = choir__onnx_int(c, name, 0);
+  if (given == 0) return true;
+  const int32_t type = given < 0 || given > INT32_MAX ? -1 : (int32_t)given;
+  choir_status_t status = choir_onnx_type_dtype(type, dtype);
+  if (status) {
+    choir__onnx_fail(c, status);
+    return false;
+  }
+  if (choir_dtype_is_float(*dtype)) return true;
+  FAIL(INVALID_ARGUMENT, "%s is %s; needs a float", name,
+       choir_onnx_type_name(type));
+  return false;
+}
+
 static void cast_to(choir__onnx_call_t* c, int64_t type) {
   choir__onnx_cast_rule_t rule;
   memset(&rule, 0, sizeof rule);

@@ -64,12 +64,11 @@ static bool read_pieces(choir__onnx_call_t* c, const choir_view_t* x,
     return false;
   if (x->shape[1] % p->block_count == 0 && x->shape[2] == p->piece_count)
     return true;
-  FAIL(
-      INVALID_ARGUMENT,
-      "x has rows of %lld and %lld columns; needs whole pieces of %lld, and as "
-      "many columns as there are pieces, %lld",
-      (long long)x->shape[1], (long long)x->shape[2], (long long)p->block_count,
-      (long long)p->piece_count);
+  FAIL(INVALID_ARGUMENT,
+       "x has %lld rows and %lld columns; needs rows of whole pieces of %lld, "
+       "and a column for each of %lld pieces",
+       (long long)x->shape[1], (long long)x->shape[2],
+       (long long)p->block_count, (long long)p->piece_count);
   return false;
 }
 

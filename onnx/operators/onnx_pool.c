@@ -62,11 +62,6 @@ static choir_var_t* pool_2d(choir__onnx_call_t* c, choir_op_t op,
 
 // ---- Maxima ----
 
-static bool is_float(choir_dtype_t dtype) {
-  return dtype == CHOIR_DTYPE_F32 || dtype == CHOIR_DTYPE_F64 ||
-         dtype == CHOIR_DTYPE_F16 || dtype == CHOIR_DTYPE_BF16;
-}
-
 // The elements of x (n, c, ...) at these places of their images.
 static choir_var_t* take(choir__onnx_call_t* c, choir_var_t* x,
                          choir_var_t* places,
@@ -95,7 +90,7 @@ void choir__onnx_op_max_pool(choir__onnx_call_t* c) {
     elements *= window.kernel[i];
   const bool wants_places = choir__onnx_wants(c, 1);
   const bool is_image =
-      is_plain(&window) && elements <= 255 && is_float(x->dtype);
+      is_plain(&window) && elements <= 255 && choir_dtype_is_float(x->dtype);
   choir_var_t* found[2] = {NULL, NULL};
   if (wants_places || !is_image) {
     choir__onnx_find_maxima(c, IN(0), &window,

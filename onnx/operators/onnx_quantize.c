@@ -127,10 +127,8 @@ static int32_t result_type(choir__onnx_call_t* c) {
 }
 
 static bool same_shape(const choir_view_t* a, const choir_view_t* b) {
-  bool is_same = a->ndim == b->ndim;
-  for (int32_t i = 0; is_same && i < a->ndim; ++i)
-    is_same = a->shape[i] == b->shape[i];
-  return is_same || (choir_view_count(a) == 1 && choir_view_count(b) == 1);
+  return choir_view_same_shape(a, b) ||
+         (choir_view_count(a) == 1 && choir_view_count(b) == 1);
 }
 
 // Scale and zero point (NULL: none), spread to x, the latter as F32.
@@ -162,18 +160,7 @@ void choir__onnx_op_quantize_linear(choir__onnx_call_t* c) {
   if (!x || !take_scale(c, x, &scale, &zero)) return;
   const int32_t type = result_type(c);
   choir_dtype_t dtype = VIEW(1)->dtype;
-  const int32_t precision = (int32_t)choir__onnx_int(c, "precision", 0);
-  choir_status_t status =
-      precision ? choir_onnx_type_dtype(precision, &dtype) : NULL;
-  if (status) {
-    choir__onnx_fail(c, status);
-    return;
-  }
-  if (!choir_dtype_is_float(dtype)) {
-    FAIL(INVALID_ARGUMENT, "precision is %s; needs a float",
-         choir_onnx_type_name(precision));
-    return;
-  }
+  if (!choir__onnx_precision(c, "precision", &dtype)) return;
   choir_var_t* y = DO(div, choir__onnx_cast(c, IN(0), dtype),
                       choir__onnx_cast(c, scale, dtype));
   y = choir__onnx_cast(c, y, CHOIR_DTYPE_F32);

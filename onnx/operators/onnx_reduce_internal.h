@@ -42,5 +42,8 @@ choir_var_t* choir__onnx_ranked(choir__onnx_call_t* c, choir_var_t* x,
 choir_var_t* choir__onnx_matmul(choir__onnx_call_t* c, choir_var_t* a,
                                 choir_var_t* b,
                                 const choir_matmul_attrs_t* attrs);
+// The same as numpy.matmul: a vector is a row in front, a column behind.
+choir_var_t* choir__onnx_numpy_matmul(choir__onnx_call_t* c, choir_var_t* a,
+                                      choir_var_t* b);
 
 #endif  // CHOIR_ONNX_OPERATORS_ONNX_REDUCE_INTERNAL_H_
