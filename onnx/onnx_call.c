@@ -213,6 +213,13 @@ int64_t choir__onnx_int_at(const choir__onnx_array_t* array, int64_t k) {
   }
 }
 
+void choir__onnx_set_number(const choir__onnx_array_t* array, int64_t k,
+                            double value) {
+  const size_t width = choir_dtype_bytes(array->view.dtype);
+  choir_element_store((char*)array->data + (size_t)k * width, array->view.dtype,
+                      value);
+}
+
 int32_t choir__onnx_read_ints(choir__onnx_call_t* c, int32_t i, int64_t* out,
                               int32_t most) {
   choir__onnx_array_t array;

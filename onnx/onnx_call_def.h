@@ -132,6 +132,9 @@ double choir__onnx_read_number(choir__onnx_call_t* c, int32_t i, double value);
 // Element k of an array, as any number.
 double choir__onnx_number_at(const choir__onnx_array_t* array, int64_t k);
 int64_t choir__onnx_int_at(const choir__onnx_array_t* array, int64_t k);
+// Sets it; not of integers of 64 bits, which a double does not hold.
+void choir__onnx_set_number(const choir__onnx_array_t* array, int64_t k,
+                            double value);
 
 // A negative axis counts from the end: *axis becomes 0 .. ndim - 1, or it
 // fails.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations. Relu is in onnx_plain.c.
+// Activations.
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "onnx/operators/onnx_math_internal.h"
+
+void choir__onnx_op_relu(choir__onnx_call_t* c) { OUT(0, DO(relu, IN(0))); }
 
 void choir__onnx_op_sigmoid(choir__onnx_call_t* c) {
   OUT(0, DO(sigmoid, IN(0)));
@@ -168,4 +170,13 @@ void choir__onnx_op_shrink(choir__onnx_call_t* c) {
   y = DO(where, is_below, DO(add, x, shift), y);
   if (!is_float) y = choir__onnx_convert_plainly(c, y, CHOIR_ONNX_DOUBLE, type);
   OUT(0, y);
+}
+
+void choir__onnx_op_swiglu_gate(choir__onnx_call_t* c) {
+  const double alpha = choir__onnx_float(c, "alpha", 1);
+  const choir_scale_attrs_t attrs = {.factor = alpha};
+  choir_var_t* gate =
+      alpha == 1 ? DO(silu, IN(0))
+                 : DO(mul, IN(0), DO(sigmoid, DO(scale, IN(0), &attrs)));
+  OUT(0, DO(mul, gate, IN(1)));
 }

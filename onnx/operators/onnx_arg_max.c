@@ -1,17 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where along an axis the largest or smallest element is.
 #include "onnx/operators/onnx_reduce_internal.h"
-
-// Numbers n - 1 .. 0.
-static choir_var_t* downwards(choir__onnx_call_t* c, int64_t n) {
-  choir_status_t status = choir_device_check_memory(
-      choir_scope_device(c->scope), (uint64_t)n * sizeof(int64_t));
-  if (status) return choir__onnx_fail(c, status);
-  int64_t* places = choir_scope_alloc(c->scope, sizeof(int64_t) * (size_t)n);
-  if (!places) return choir_scope_fail(c->scope, NULL);
-  for (int64_t i = 0; i < n; ++i) places[i] = n - 1 - i;
-  return choir__onnx_constant(c, CHOIR_DTYPE_I64, 1, &n, places);
-}
+#include "onnx/operators/onnx_shapes_internal.h"
 
 static void place_of(choir__onnx_call_t* c, bool is_min) {
   const choir_view_t* view = VIEW(0);
@@ -32,7 +22,7 @@ static void place_of(choir__onnx_call_t* c, bool is_min) {
       .axis = axis, .keep_dims = choir__onnx_int(c, "keepdims", 1) != 0};
   choir_var_t* x = choir__onnx_ranked(c, IN(0), TYPE(0), is_min);
   if (is_last)
-    x = DO(gather, x, downwards(c, n), &(choir_gather_attrs_t){.axis = axis});
+    x = choir__shapes_gather(c, x, choir__shapes_range(c, n - 1, -1, n), axis);
   choir_var_t* place = DO(argmax, x, &attrs);
   const int64_t last = n - 1;
   if (is_last)

@@ -3,6 +3,7 @@
 // by products and a softmax.
 #include <math.h>
 
+#include "onnx/operators/onnx_math_internal.h"
 #include "onnx/operators/onnx_sequences_internal.h"
 
 typedef struct attention_s {
@@ -247,14 +248,7 @@ static choir_var_t* repeated(choir__onnx_call_t* c, const attention_t* a,
 static choir_dtype_t softmax_dtype(choir__onnx_call_t* c,
                                    const attention_t* a) {
   choir_dtype_t dtype = a->dtype;
-  const int64_t type = choir__onnx_int(c, "softmax_precision", 0);
-  if (type <= 0 || type > INT32_MAX) return dtype;
-  choir_status_t status = choir_onnx_type_dtype((int32_t)type, &dtype);
-  if (status)
-    choir__onnx_fail(c, status);
-  else if (!choir_dtype_is_float(dtype))
-    FAIL(INVALID_ARGUMENT, "softmax_precision is %s; needs a float",
-         choir_onnx_type_name((int32_t)type));
+  (void)choir__onnx_precision(c, "softmax_precision", &dtype);
   return dtype;
 }
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch normalisation and dropout: what training does otherwise. In a training
-// step nodes of the plain form do as PyTorch's layers in train mode.
+// Batch normalisation. In a training step nodes of the plain form do as
+// PyTorch's layers in train mode.
 #include "model/layer_def.h"
 #include "onnx/onnx_internal.h"
-#include "onnx/operators/onnx_window_internal.h"
+#include "onnx/operators/onnx_constants_internal.h"
 
 enum { X, SCALE, BIAS, MEAN, VAR, INPUTS };
-
-// ---- Batch normalisation ----
 
 // x with four dimensions, channels second.
 static choir_var_t* as_image(choir__onnx_call_t* c, const choir_view_t* x) {
@@ -101,56 +99,4 @@ void choir__onnx_op_batch_normalization(choir__onnx_call_t* c) {
     y = DO(batch_norm_infer, vars, INPUTS, &attrs);
   }
   OUT(0, x->ndim == 4 ? y : choir__onnx_reshape(c, y, x->ndim, x->shape));
-}
-
-// ---- Dropout ----
-
-// All true, or 1 before version 10.
-static void give_whole_mask(choir__onnx_call_t* c, const choir_view_t* x) {
-  if (!choir__onnx_wants(c, 1)) return;
-  const choir_dtype_t dtype = c->version < 10 ? x->dtype : CHOIR_DTYPE_BOOL;
-  OUT(1, choir__onnx_filled(c, dtype, x->ndim, x->shape, 1));
-}
-
-static bool is_in_training(choir__onnx_call_t* c) {
-  if (choir_scope_step(c->scope)->training) return true;
-  if (c->version < 7) return choir__onnx_int(c, "is_test", 0) == 0;
-  return c->version >= 12 && choir__onnx_read_number(c, 2, 0) != 0;
-}
-
-void choir__onnx_op_dropout(choir__onnx_call_t* c) {
-  const choir_view_t* x = VIEW(0);
-  if (!x) return;
-  // Counted also where nothing is drawn, so that a place keeps its stream.
-  const int64_t stream = choir__layer_dropout_stream(c->scope);
-  const double ratio = c->version < 12 ? choir__onnx_float(c, "ratio", 0.5)
-                                       : choir__onnx_read_number(c, 1, 0.5);
-  if (!is_in_training(c) || ratio == 0) {
-    OUT(0, IN(0));
-    give_whole_mask(c, x);
-    return;
-  }
-  if (!(ratio > 0 && ratio < 1)) {
-    FAIL(INVALID_ARGUMENT, "ratio is %g; needs 0 or more, below 1", ratio);
-    return;
-  }
-  const choir_step_t* step = choir_scope_step(c->scope);
-  const int64_t seed = choir__onnx_int(c, "seed", 0);
-  const choir_dropout_attrs_t attrs = {
-      .ratio = ratio,
-      .seed = (int64_t)((uint64_t)step->seed + (uint64_t)seed),
-      .stream = stream,
-      .step = step->step,
-      .first_sample = step->first_sample};
-  if (!choir__onnx_wants(c, 1)) {
-    OUT(0, DO(dropout, IN(0), &attrs));
-    return;
-  }
-  choir_var_t* ones = DO(fill, IN(0), &(choir_fill_attrs_t){.value = 1});
-  choir_var_t* mask = DO(dropout, ones, &attrs);
-  OUT(0, DO(mul, IN(0), mask));
-  choir_var_t* is_kept =
-      DO(not_equal, mask, choir__onnx_scalar(c, x->dtype, 0));
-  OUT(1, choir__onnx_cast(c, is_kept,
-                          c->version < 10 ? x->dtype : CHOIR_DTYPE_BOOL));
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions of images: their poolings by loops of the host's, and the choice of
-// boxes, whose number depends on the scores.
+// Poolings of regions of images, by loops of the host's.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,7 +112,6 @@ static choir_status_t run_align(const choir__onnx_array_t* srcs,
                                 const void* attrs) {
   const region_t* region = attrs;
   const int64_t images = srcs[0].view.shape[0];
-  const size_t width = choir_dtype_bytes(dsts[0].view.dtype);
   plane_t plane = {
       .x = &srcs[0], .rows = region->rows, .columns = region->columns};
   const int64_t bins = region->height * region->width;
@@ -137,9 +135,7 @@ static choir_status_t run_align(const choir__onnx_array_t* srcs,
                            edges[0] + (double)(i % region->width) * sides[1]};
     plane.base = (image * region->channels + i / bins % region->channels) *
                  region->rows * region->columns;
-    choir_element_store((char*)dsts[0].data + (size_t)i * width,
-                        dsts[0].view.dtype,
-                        pool_bin(&plane, region, from, sides));
+    choir__onnx_set_number(&dsts[0], i, pool_bin(&plane, region, from, sides));
   }
   return NULL;
 }
@@ -225,7 +221,6 @@ static choir_status_t run_max(const choir__onnx_array_t* srcs,
                               const void* attrs) {
   const region_t* region = attrs;
   const int64_t images = srcs[0].view.shape[0];
-  const size_t width = choir_dtype_bytes(dsts[0].view.dtype);
   const int64_t bins = region->height * region->width;
   for (int64_t i = 0; i < dsts[0].count; ++i) {
     const int64_t roi = i / bins / region->channels;
@@ -255,8 +250,7 @@ static choir_status_t run_max(const choir__onnx_array_t* srcs,
         if (is_first || value > most) most = value;
         is_first = false;
       }
-    choir_element_store((char*)dsts[0].data + (size_t)i * width,
-                        dsts[0].view.dtype, most);
+    choir__onnx_set_number(&dsts[0], i, most);
   }
   return NULL;
 }

@@ -1,103 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Casts between all of ONNX's types of numbers. Those that Choir keeps in wider
-// dtypes are brought into the range, or onto the grid, of their type.
+// dtypes are brought into the range of their type, or rounded to one of its
+// numbers.
 #include <math.h>
 #include <string.h>
 
 #include "onnx/onnx_internal.h"
 #include "onnx/operators/onnx_math_internal.h"
-
-// ---- Floats of 8 and 4 bits ----
-
-// Bits of the mantissa, the exponent of the least normal number, the largest
-// number, and what becomes of larger ones.
-typedef struct small_format_s {
-  int mantissa;
-  int least;
-  double largest;
-  bool has_infinity;
-  bool is_unsigned_zero;  // -0 is 0
-  bool has_nan;
-} small_format_t;
-
-static bool small_format(int32_t type, small_format_t* out_format) {
-  switch (type) {
-    case CHOIR_ONNX_FLOAT8E4M3FN:
-      *out_format = (small_format_t){3, -6, 448, false, false, true};
-      return true;
-    case CHOIR_ONNX_FLOAT8E4M3FNUZ:
-      *out_format = (small_format_t){3, -7, 240, false, true, true};
-      return true;
-    case CHOIR_ONNX_FLOAT8E5M2:
-      *out_format = (small_format_t){2, -14, 57344, true, false, true};
-      return true;
-    case CHOIR_ONNX_FLOAT8E5M2FNUZ:
-      *out_format = (small_format_t){2, -15, 57344, false, true, true};
-      return true;
-    case CHOIR_ONNX_FLOAT4E2M1:
-      *out_format = (small_format_t){1, 0, 6, false, false, false};
-      return true;
-    default:
-      return false;
-  }
-}
-
-// The nearest number of the format, of two the even one. A type without NaN
-// has -0 for it.
-static double small_round(double x, const small_format_t* format,
-                          bool does_saturate) {
-  if (isnan(x)) return format->has_nan ? x : -0.0;
-  double y = x;
-  if (!isinf(x) && x != 0) {
-    int exponent = ilogb(x);
-    if (exponent < format->least) exponent = format->least;
-    const double step = ldexp(1, exponent - format->mantissa);
-    y = nearbyint(x / step) * step;
-  }
-  if (fabs(y) > format->largest) {
-    if (does_saturate || !format->has_nan) return copysign(format->largest, y);
-    return format->has_infinity ? copysign(INFINITY, y) : NAN;
-  }
-  return y == 0 ? format->is_unsigned_zero ? 0 : copysign(0, x) : y;
-}
-
-// A power of two; signs are lost.
-static double power_of_two(double x, const choir__onnx_cast_rule_t* rule) {
-  enum { LEAST = -127, LARGEST = 127 };
-  const double size = fabs(x);
-  if (isnan(x)) return x;
-  if (isinf(x)) return rule->does_saturate ? ldexp(1, LARGEST) : NAN;
-  int exponent = LEAST - 1;
-  if (size > 0) {
-    exponent = ilogb(size);
-    const double fraction = ldexp(size, -exponent);  // from 1 to 2
-    if (rule->round > 0 ? fraction > 1 : rule->round == 0 && fraction >= 1.5)
-      ++exponent;
-  }
-  if (exponent < LEAST) return rule->does_saturate ? ldexp(1, LEAST) : NAN;
-  if (exponent > LARGEST) return rule->does_saturate ? ldexp(1, LARGEST) : NAN;
-  return ldexp(1, exponent);
-}
-
-static choir_status_t small_loop(const choir__onnx_array_t* srcs,
-                                 const choir__onnx_array_t* dsts,
-                                 const void* attrs) {
-  const choir__onnx_cast_rule_t* rule = attrs;
-  small_format_t format;
-  const bool has_format = small_format(rule->type, &format);
-  float* to = dsts->data;
-  for (int64_t k = 0; k < dsts->count; ++k) {
-    const double x = choir__onnx_number_at(&srcs[0], k);
-    to[k] = (float)(has_format ? small_round(x, &format, rule->does_saturate)
-                               : power_of_two(x, rule));
-  }
-  return NULL;
-}
-
-static bool is_small_float(int32_t type) {
-  small_format_t format;
-  return type == CHOIR_ONNX_FLOAT8E8M0 || small_format(type, &format);
-}
+#include "onnx/operators/onnx_small_floats_internal.h"
 
 // ---- Integers ----
 
@@ -164,19 +74,31 @@ choir_var_t* choir__onnx_convert(choir__onnx_call_t* c, choir_var_t* x,
     return to_integer(c, x, from, rule->type, dtype);
   if (from == CHOIR_ONNX_UINT64 && rule->type != CHOIR_ONNX_BOOL)
     x = float_of_uint64(c, x, CHOIR_DTYPE_F64);
-  if (!is_small_float(rule->type)) return choir__onnx_cast(c, x, dtype);
-  choir_view_t view = *choir_var_view(x);
-  view.dtype = dtype;
-  choir_var_t* y = NULL;
-  choir__onnx_host(c, "onnx/cast", small_loop, rule, sizeof *rule, &x, 1, &view,
-                   1, &y);
-  return y;
+  return choir__onnx_is_small_float(rule->type)
+             ? choir__onnx_round_small(c, x, rule)
+             : choir__onnx_cast(c, x, dtype);
 }
 
 choir_var_t* choir__onnx_convert_plainly(choir__onnx_call_t* c, choir_var_t* x,
                                          int32_t from, int32_t to) {
   return choir__onnx_convert(c, x, from,
                              &(choir__onnx_cast_rule_t){to, true, 1});
+}
+
+bool choir__onnx_precision(choir__onnx_call_t* c, const char* name,
+                           choir_dtype_t* dtype) {
+  const int64_t given = choir__onnx_int(c, name, 0);
+  if (given == 0) return true;
+  const int32_t type = given < 0 || given > INT32_MAX ? -1 : (int32_t)given;
+  choir_status_t status = choir_onnx_type_dtype(type, dtype);
+  if (status) {
+    choir__onnx_fail(c, status);
+    return false;
+  }
+  if (choir_dtype_is_float(*dtype)) return true;
+  FAIL(INVALID_ARGUMENT, "%s is %s; needs a float", name,
+       choir_onnx_type_name(type));
+  return false;
 }
 
 static void cast_to(choir__onnx_call_t* c, int64_t type) {
@@ -221,7 +143,9 @@ static int32_t width_of(int32_t type) {
   const int32_t bits = choir__onnx_integer_bits(type);
   if (bits > 0) return bits;
   if (type == CHOIR_ONNX_FLOAT4E2M1) return 4;
-  return is_small_float(type) ? 8 : 8 * (int32_t)choir_dtype_bytes(dtype);
+  return choir__onnx_is_small_float(type)
+             ? 8
+             : 8 * (int32_t)choir_dtype_bytes(dtype);
 }
 
 // What the bits of a small float stand for.
@@ -231,7 +155,7 @@ typedef struct small_table_s {
 } small_table_t;
 
 static void fill_table(small_table_t* table, int32_t type) {
-  table->count = is_small_float(type) ? 1 << width_of(type) : 0;
+  table->count = choir__onnx_is_small_float(type) ? 1 << width_of(type) : 0;
   for (int32_t bits = 0; bits < table->count; ++bits)
     table->numbers[bits] = choir__onnx_small_float(type, (uint8_t)bits);
 }
@@ -265,7 +189,7 @@ static void store_bits(const choir__onnx_array_t* array, int64_t k,
   const size_t width = choir_dtype_bytes(array->view.dtype);
   char* to = (char*)array->data + (size_t)k * width;
   const int32_t bits_of = choir__onnx_integer_bits(type);
-  if (is_small_float(type)) {
+  if (choir__onnx_is_small_float(type)) {
     const float number = choir__onnx_small_float(type, (uint8_t)bits);
     memcpy(to, &number, sizeof number);
     return;

@@ -2,7 +2,7 @@
 // CausalConvWithState: each channel with its own kernel over what lies before.
 #include <string.h>
 
-#include "onnx/onnx_call_def.h"
+#include "onnx/operators/onnx_window_internal.h"
 
 // What lies before x (n, c, places): the state, or zeros, `width` of them.
 static choir_var_t* put_before(choir__onnx_call_t* c, int64_t width) {
@@ -49,13 +49,13 @@ void choir__onnx_op_causal_conv(choir__onnx_call_t* c) {
          x->ndim, w->ndim);
     return;
   }
-  const int64_t taps = w->shape[2], row = 2, channels = x->shape[1];
+  const int64_t taps = w->shape[2], channels = x->shape[1];
   choir_var_t* whole = put_before(c, taps - 1);
   choir_var_t* bias = HAS(2) ? IN(2) : zeros(c, 1, &channels, x->dtype);
   const choir_conv2d_attrs_t attrs = {
       .stride = {1, 1}, .dilation = {1, 1}, .groups = channels};
-  choir_var_t* y = DO(conv2d, choir__onnx_unsqueeze(c, whole, &row, 1),
-                      choir__onnx_unsqueeze(c, IN(1), &row, 1), bias, &attrs);
+  choir_var_t* y = DO(conv2d, choir__onnx_with_rows(c, whole),
+                      choir__onnx_with_rows(c, IN(1)), bias, &attrs);
   if (!CALL_IS_OK) return;
   y = choir__onnx_reshape(c, y, 3, x->shape);
   OUT(0, has_silu ? DO(silu, y) : y);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions: images of 1 and 2 dimensions by conv2d as they are; of 3,
 // conv2d of all depths at once, with the depths that a window sees as channels.
+#include "onnx/operators/onnx_constants_internal.h"
 #include "onnx/operators/onnx_conv_internal.h"
 #include "onnx/operators/onnx_window_internal.h"
 
@@ -23,20 +24,11 @@ static choir_conv2d_attrs_t attrs_of(const choir__onnx_window_t* window,
   return attrs;
 }
 
-// x (n, c, l) as (n, c, 1, l).
-static choir_var_t* with_rows(choir__onnx_call_t* c, choir_var_t* x) {
-  const int64_t axis = 2;
-  return choir__onnx_unsqueeze(c, x, &axis, 1);
-}
-
 static choir_var_t* convolve_1d(choir__onnx_call_t* c, choir_var_t* const* srcs,
                                 const choir_conv2d_attrs_t* attrs) {
-  choir_var_t* y =
-      DO(conv2d, with_rows(c, srcs[0]), with_rows(c, srcs[1]), srcs[2], attrs);
-  const choir_view_t* view = choir_var_view(y);
-  if (!view) return y;
-  const int64_t shape[] = {view->shape[0], view->shape[1], view->shape[3]};
-  return choir__onnx_reshape(c, y, 3, shape);
+  choir_var_t* y = DO(conv2d, choir__onnx_with_rows(c, srcs[0]),
+                      choir__onnx_with_rows(c, srcs[1]), srcs[2], attrs);
+  return choir__onnx_without_rows(c, y);
 }
 
 // x (n, c, d, h, w), padded along d, as (n od, c kd, h, w).
@@ -61,8 +53,9 @@ static choir_var_t* depths_as_channels(choir__onnx_call_t* c, choir_var_t* x,
   }
   const int64_t sizes[2] = {window->out[0], window->kernel[0]};
   int64_t count;
-  if (__builtin_mul_overflow(sizes[0], sizes[1], &count) ||
-      count > MAX_DEPTH_INDICES)
+  if (!choir__onnx_times(c, sizes[0], sizes[1], &count))
+    return choir_scope_fail(c->scope, NULL);
+  if (count > MAX_DEPTH_INDICES)
     return FAIL(UNIMPLEMENTED,
                 "%lld windows of depth %lld; at most %d places are possible",
                 (long long)sizes[0], (long long)sizes[1], MAX_DEPTH_INDICES);

@@ -2,8 +2,7 @@
 // Transposed convolutions by conv_transpose2d. What it has no attribute for is
 // cut out of the whole result; of depths, those that a window writes are
 // channels first, and a matrix of ones and zeros adds them up.
-#include <string.h>
-
+#include "onnx/operators/onnx_constants_internal.h"
 #include "onnx/operators/onnx_window_internal.h"
 
 // What is wanted of the whole result, size (in - 1) stride + reach.
@@ -13,48 +12,40 @@ typedef struct part_s {
   int64_t size[CHOIR__ONNX_SPATIAL];
 } part_t;
 
-static bool read_ints(choir__onnx_call_t* c, const char* name, int32_t count,
-                      int64_t* out, bool* out_given) {
+// output_shape, which may begin with n and c: *out_given.
+static bool read_shape(choir__onnx_call_t* c, int32_t count, int64_t* out,
+                       bool* out_given) {
+  int64_t all[2 + CHOIR__ONNX_SPATIAL];
   int32_t given;
-  const int64_t* ints = choir__onnx_ints(c, name, &given);
+  (void)choir__onnx_ints(c, "output_shape", &given);
   *out_given = given > 0;
-  // output_shape may begin with n and c.
-  if (given != 0 && given != count && given != count + 2) {
-    FAIL(INVALID_ARGUMENT, "attribute %s has %d numbers; needs %d", name, given,
-         count);
+  const int32_t before = given == count + 2 ? 2 : 0;
+  // n and c may be -1; sizes below 1 are found where they are used.
+  if (!choir__onnx_window_ints(c, "output_shape", before + count, -1, 0, all))
     return false;
-  }
-  for (int32_t i = 0; i < count; ++i) {
-    out[i] = given ? ints[given - count + i] : 0;
-    if (out[i] >= 0 && out[i] <= CHOIR__ONNX_LARGEST) continue;
-    FAIL(INVALID_ARGUMENT, "attribute %s has %lld; needs 0 to %d", name,
-         (long long)out[i], CHOIR__ONNX_LARGEST);
-    return false;
-  }
+  for (int32_t i = 0; i < count; ++i) out[i] = all[before + i];
   return true;
 }
 
 static bool read_part(choir__onnx_call_t* c, const choir__onnx_window_t* window,
                       part_t* out_part) {
   int64_t shape[CHOIR__ONNX_SPATIAL], extra[CHOIR__ONNX_SPATIAL];
-  bool has_shape, has_extra;
-  if (!read_ints(c, "output_shape", window->count, shape, &has_shape) ||
-      !read_ints(c, "output_padding", window->count, extra, &has_extra))
+  bool has_shape;
+  if (!read_shape(c, window->count, shape, &has_shape) ||
+      !choir__onnx_window_ints(c, "output_padding", window->count, 0, 0, extra))
     return false;
-  const char* mode = choir__onnx_string(c, "auto_pad", "NOTSET");
-  const bool is_upper = strcmp(mode, "SAME_UPPER") == 0;
-  const bool is_same = is_upper || strcmp(mode, "SAME_LOWER") == 0;
+  const bool is_upper = window->auto_pad == CHOIR__ONNX_PAD_SAME_UPPER;
+  const bool is_same =
+      is_upper || window->auto_pad == CHOIR__ONNX_PAD_SAME_LOWER;
   for (int32_t i = 0; i < window->count; ++i) {
     const int64_t stride = window->stride[i], size = window->size[i];
-    int64_t whole;
-    if (size < 1 || __builtin_mul_overflow(size - 1, stride, &whole) ||
-        __builtin_add_overflow(whole, window->reach[i] + extra[i], &whole) ||
-        whole > INT64_MAX / 4) {
-      FAIL(INVALID_ARGUMENT, "an image of %lld and a stride of %lld",
-           (long long)size, (long long)stride);
+    if (size < 1) {
+      FAIL(INVALID_ARGUMENT, "the image has size %lld; needs 1 or more",
+           (long long)size);
       return false;
     }
-    out_part->whole[i] = whole - extra[i];
+    out_part->whole[i] = (size - 1) * stride + window->reach[i];
+    const int64_t whole = out_part->whole[i] + extra[i];
     if (has_shape || is_same) {
       out_part->size[i] = has_shape ? shape[i] : size * stride;
       int64_t total = whole - out_part->size[i];
@@ -124,14 +115,9 @@ static choir_var_t* transpose_1d(choir__onnx_call_t* c, choir_var_t* x,
                                  choir_var_t* w,
                                  const choir__onnx_window_t* window,
                                  const part_t* part) {
-  const int64_t axis = 2;
-  choir_var_t* y =
-      transpose_2d(c, choir__onnx_unsqueeze(c, x, &axis, 1),
-                   choir__onnx_unsqueeze(c, w, &axis, 1), window, part, 0);
-  const choir_view_t* view = choir_var_view(y);
-  if (!view) return y;
-  const int64_t shape[] = {view->shape[0], view->shape[1], view->shape[3]};
-  return choir__onnx_reshape(c, y, 3, shape);
+  choir_var_t* y = transpose_2d(c, choir__onnx_with_rows(c, x),
+                                choir__onnx_with_rows(c, w), window, part, 0);
+  return choir__onnx_without_rows(c, y);
 }
 
 // Which (depth of x, depth of the kernel) goes to which depth of the result.
@@ -140,7 +126,7 @@ static double* depth_matrix(choir__onnx_call_t* c,
                             const part_t* part) {
   const int64_t kernel = window->kernel[0];
   int64_t columns = 0;
-  if (__builtin_mul_overflow(window->size[0], kernel, &columns)) columns = -1;
+  if (!choir__onnx_times(c, window->size[0], kernel, &columns)) return NULL;
   double* matrix = choir__onnx_matrix(c, part->size[0], columns);
   for (int64_t k = 0; matrix && k < columns; ++k) {
     const int64_t row = k / kernel * window->stride[0] +

@@ -41,7 +41,6 @@ static choir_status_t run_columns(const choir__onnx_array_t* srcs,
   const int64_t places = window->out[0] * window->out[1];
   const int64_t kernel = window->kernel[0] * window->kernel[1];
   const int64_t image = window->size[0] * window->size[1];
-  const size_t width = choir_dtype_bytes(dsts[0].view.dtype);
   for (int64_t i = 0; i < dsts[0].count; ++i) {
     const int64_t place = i % places, k = i / places % kernel;
     const int64_t plane = i / places / kernel;  // sample and channel
@@ -62,8 +61,7 @@ static choir_status_t run_columns(const choir__onnx_array_t* srcs,
     double value = sample(&srcs[0], plane * image, window->size, y, x);
     if (deform->has_mask)
       value *= choir__onnx_number_at(&srcs[2], seen * places + place);
-    choir_element_store((char*)dsts[0].data + (size_t)i * width,
-                        dsts[0].view.dtype, value);
+    choir__onnx_set_number(&dsts[0], i, value);
   }
   return NULL;
 }

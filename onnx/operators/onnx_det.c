@@ -112,9 +112,7 @@ static choir_status_t determinants(const choir__onnx_array_t* srcs,
                                    const void* attrs) {
   const bool has_cofactors = *(const bool*)attrs;
   const choir_view_t* x = &srcs[0].view;
-  const choir_dtype_t dtype = x->dtype;
   const int64_t n = x->shape[x->ndim - 1];
-  const int64_t width = (int64_t)choir_dtype_bytes(dtype);
   if (dsts[0].count == 0) return NULL;
   factors_t f;
   CHOIR_TRY(make_factors(n, &f));
@@ -122,15 +120,12 @@ static choir_status_t determinants(const choir__onnx_array_t* srcs,
     for (int64_t i = 0; i < n * n; ++i)
       f.lu[i] = choir__onnx_number_at(&srcs[0], at * n * n + i);
     factor(&f);
-    choir_element_store((char*)dsts[0].data + at * width, dtype,
-                        f.rank < n ? 0 : f.scale);
+    choir__onnx_set_number(&dsts[0], at, f.rank < n ? 0 : f.scale);
     double* row = f.column + n;
     for (int64_t i = 0; has_cofactors && i < n; ++i) {
       set_cofactors(&f, i, row);
       for (int64_t k = 0; k < n; ++k)
-        choir_element_store(
-            (char*)dsts[1].data + ((at * n + i) * n + k) * width, dtype,
-            row[k]);
+        choir__onnx_set_number(&dsts[1], (at * n + i) * n + k, row[k]);
     }
   }
   free(f.lu);
@@ -163,7 +158,7 @@ void choir__onnx_op_det(choir__onnx_call_t* c) {
          choir_view_print(x, text, sizeof text));
     return;
   }
-  if (!choir__onnx_size(c, x->shape + x->ndim - 2, 2, &size)) return;
+  if (!choir__onnx_product(c, x->shape, x->ndim - 2, x->ndim, &size)) return;
   choir_view_t dsts[2] = {*x, *x};
   dsts[0].ndim -= 2;
   choir_var_t* var = IN(0);

@@ -206,8 +206,7 @@ static bool take_diagonal(choir__onnx_call_t* c, part_t* part, int32_t first,
   order[last] = first;
   order[last + 1] = second;
   term.labels[term.ndim++] = part->term.labels[first];
-  const int64_t square[] = {n, n};
-  if (!choir__onnx_size(c, square, 2, &shape[last])) return false;
+  if (!choir__onnx_times(c, n, n, &shape[last])) return false;
   const choir_slice_attrs_t attrs = {
       .axis = last, .start = 0, .stop = shape[last], .step = n + 1};
   choir_var_t* x = choir__onnx_transpose(c, part->var, order);
@@ -288,7 +287,7 @@ static choir_var_t* arranged(choir__onnx_call_t* c, const part_t* part,
           order[ndim++] = k;
           sizes[i] = view->shape[k];
         }
-    if (!choir__onnx_size(c, sizes, groups[g]->ndim, &shape[g]))
+    if (!choir__onnx_product(c, sizes, 0, groups[g]->ndim, &shape[g]))
       return choir_scope_fail(c->scope, NULL);
   }
   choir_var_t* x = choir__onnx_transpose(c, part->var, order);
@@ -327,7 +326,7 @@ static bool multiply(choir__onnx_call_t* c, const einsum_t* sum, part_t* left,
   int64_t shape[CHOIR_MAX_NDIM];
   for (int32_t i = 0; i < term.ndim; ++i) shape[i] = sum->sizes[term.labels[i]];
   const choir_view_t* view = choir_var_view(a);
-  if (!view || !choir__onnx_has_room(c, view->dtype, shape, term.ndim))
+  if (!view || !choir__onnx_has_room(c, view->dtype, term.ndim, shape))
     return false;
   choir_var_t* y =
       inner.ndim == 0 ? DO(mul, a, b) : choir__onnx_matmul(c, a, b, NULL);

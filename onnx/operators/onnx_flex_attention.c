@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "onnx/onnx_internal.h"
+#include "onnx/operators/onnx_math_internal.h"
 
 // x through graph attribute `name`, of one input and one result of x's shape;
 // as it is where the node has no such graph.
@@ -57,20 +58,10 @@ static bool check_shapes(choir__onnx_call_t* c, const choir_view_t* q,
 void choir__onnx_op_flex_attention(choir__onnx_call_t* c) {
   const choir_view_t *q = VIEW(0), *k = VIEW(1), *v = VIEW(2);
   if (!q || !k || !v || !check_shapes(c, q, k, v)) return;
-  const int32_t type = (int32_t)choir__onnx_int(
-      c, "softmax_precision",
-      q->dtype == CHOIR_DTYPE_F64 ? CHOIR_ONNX_DOUBLE : CHOIR_ONNX_FLOAT);
-  choir_dtype_t dtype;
-  choir_status_t status = choir_onnx_type_dtype(type, &dtype);
-  if (status) {
-    choir__onnx_fail(c, status);
-    return;
-  }
-  if (!choir_dtype_is_float(dtype)) {
-    FAIL(INVALID_ARGUMENT, "softmax_precision is %s; needs a float",
-         choir_onnx_type_name(type));
-    return;
-  }
+  choir_dtype_t dtype =
+      q->dtype == CHOIR_DTYPE_F64 ? CHOIR_DTYPE_F64 : CHOIR_DTYPE_F32;
+  if (!choir__onnx_precision(c, "softmax_precision", &dtype)) return;
+  const int32_t type = choir__onnx_dtype_type(dtype);
   const int64_t n = q->shape[0], heads = q->shape[1], places = q->shape[2];
   // Heads of q that share one of k and v are rows of one product.
   const int64_t grouped[] = {n, k->shape[1], heads / k->shape[1] * places,

@@ -4,6 +4,38 @@
 
 #include "onnx/operators/onnx_shapes_internal.h"
 
+void choir__onnx_op_constant(choir__onnx_call_t* c) {
+  int32_t type, count;
+  choir_var_t* var = choir__onnx_tensor(c, "value", &type);
+  if (!var) var = choir__onnx_tensor(c, "sparse_value", &type);
+  if (var) {
+    choir__onnx_out_as(c, 0, var, type);
+    return;
+  }
+  if (choir__onnx_has_attr(c, "value_ints")) {
+    const int64_t* ints = choir__onnx_ints(c, "value_ints", &count);
+    const int64_t shape = count;
+    OUT(0, choir__onnx_constant(c, CHOIR_DTYPE_I64, 1, &shape,
+                                ints ? ints : &shape));
+  } else if (choir__onnx_has_attr(c, "value_floats")) {
+    const float* floats = choir__onnx_floats(c, "value_floats", &count);
+    const int64_t shape = count;
+    const float none = 0;
+    OUT(0, choir__onnx_constant(c, CHOIR_DTYPE_F32, 1, &shape,
+                                floats ? floats : &none));
+  } else if (choir__onnx_has_attr(c, "value_int")) {
+    const int64_t value = choir__onnx_int(c, "value_int", 0);
+    OUT(0, choir__onnx_constant(c, CHOIR_DTYPE_I64, 0, NULL, &value));
+  } else if (choir__onnx_has_attr(c, "value_float")) {
+    const float value = (float)choir__onnx_float(c, "value_float", 0);
+    OUT(0, choir__onnx_constant(c, CHOIR_DTYPE_F32, 0, NULL, &value));
+  } else {
+    FAIL(UNIMPLEMENTED,
+         "the constant is no number; Choir has no tensors of "
+         "strings");
+  }
+}
+
 void choir__onnx_op_constant_of_shape(choir__onnx_call_t* c) {
   int64_t shape[CHOIR_MAX_NDIM];
   const int32_t ndim = choir__onnx_read_ints(c, 0, shape, CHOIR_MAX_NDIM);
@@ -13,7 +45,7 @@ void choir__onnx_op_constant_of_shape(choir__onnx_call_t* c) {
                            ? choir__onnx_tensor(c, "value", &type)
                            : choir__onnx_scalar(c, CHOIR_DTYPE_F32, 0);
   const choir_view_t* view = choir_var_view(value);
-  if (!view || !choir__shapes_have_room(c, view->dtype, ndim, shape)) return;
+  if (!view || !choir__onnx_has_room(c, view->dtype, ndim, shape)) return;
   value = choir__onnx_reshape(c, value, 0, NULL);
   value = choir__shapes_expand(c, value, ndim, shape);
   choir__onnx_out_as(c, 0, DO(copy, value), type);
@@ -76,7 +108,7 @@ void choir__onnx_op_range(choir__onnx_call_t* c) {
         choir__onnx_cast(c, choir__shapes_range(c, first, each, count), dtype));
     return;
   }
-  if (!choir__shapes_have_room(c, dtype, 1, &count)) return;
+  if (!choir__onnx_has_room(c, dtype, 1, &count)) return;
   const size_t width = choir_dtype_bytes(dtype);
   char* numbers = choir_scope_alloc(c->scope, width * ((size_t)count + 1));
   if (!numbers) return;
@@ -93,7 +125,7 @@ void choir__onnx_op_range(choir__onnx_call_t* c) {
 typedef enum sides_e { LEFT = 1, ON = 2, RIGHT = 4 } sides_t;
 static choir_var_t* diagonals(choir__onnx_call_t* c, const int64_t* shape,
                               int64_t k, int sides) {
-  if (!choir__shapes_have_room(c, CHOIR_DTYPE_BOOL, 2, shape))
+  if (!choir__onnx_has_room(c, CHOIR_DTYPE_BOOL, 2, shape))
     return choir_scope_fail(c->scope, NULL);
   char* is_true =
       choir_scope_alloc(c->scope, (size_t)(shape[0] * shape[1]) + 1);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "onnx/operators/onnx_constants_internal.h"
 #include "onnx/operators/onnx_window_internal.h"
 
 enum { NEAREST, LINEAR, CUBIC };
@@ -124,7 +125,6 @@ static choir_status_t run_sample(const choir__onnx_array_t* srcs,
   if (dsts[0].count == 0) return NULL;
   const int64_t places = dsts[0].count / shape[0] / shape[1];
   const int64_t image = sample->size[0] * sample->size[1] * sample->size[2];
-  const size_t width = choir_dtype_bytes(dsts[0].view.dtype);
   const int32_t skipped = CHOIR__ONNX_SPATIAL - sample->count;
   taps_t taps[CHOIR__ONNX_SPATIAL] = {{.count = 1, .weight = {1}}};
   for (int64_t i = 0; i < shape[0] * places; ++i) {
@@ -138,9 +138,7 @@ static choir_status_t run_sample(const choir__onnx_array_t* srcs,
     for (int64_t channel = 0; channel < shape[1]; ++channel) {
       const int64_t plane = i / places * shape[1] + channel;
       const double value = value_at(x, plane * image, sample, taps);
-      choir_element_store(
-          (char*)dsts[0].data + (size_t)(plane * places + i % places) * width,
-          dsts[0].view.dtype, value);
+      choir__onnx_set_number(&dsts[0], plane * places + i % places, value);
     }
   }
   return NULL;

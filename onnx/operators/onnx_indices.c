@@ -132,7 +132,7 @@ void choir__onnx_op_one_hot(choir__onnx_call_t* c) {
   int64_t shape[CHOIR_MAX_NDIM];
   for (int32_t k = 0, from = 0; k < ndim; ++k)
     shape[k] = k == axis ? depth : indices->shape[from++];
-  if (!choir__shapes_have_room(c, CHOIR_DTYPE_I64, ndim, shape)) return;
+  if (!choir__onnx_has_room(c, CHOIR_DTYPE_I64, ndim, shape)) return;
   choir_var_t* places =
       choir__onnx_unsqueeze(c, count_from_end(c, depth), &axis, 1);
   choir_var_t* numbers =
@@ -155,7 +155,7 @@ void choir__onnx_op_non_zero(choir__onnx_call_t* c) {
   for (int64_t i = 0; i < x.count; ++i)
     count += choir__onnx_number_at(&x, i) != 0;
   const int64_t shape[] = {x.view.ndim, count};
-  if (!choir__shapes_have_room(c, CHOIR_DTYPE_I64, 2, shape)) return;
+  if (!choir__onnx_has_room(c, CHOIR_DTYPE_I64, 2, shape)) return;
   int64_t* places = choir_scope_alloc(
       c->scope, sizeof(int64_t) * ((size_t)(shape[0] * count) + 1));
   if (!places) return;

@@ -2,8 +2,9 @@
 // Products of integers of 8 bits less their zero points: MatMulInteger,
 // QLinearMatMul, ConvInteger, QLinearConv. Sums are made in F64, which holds
 // them exactly.
-#include "onnx/operators/onnx_integer_conv_internal.h"
+#include "onnx/operators/onnx_conv_internal.h"
 #include "onnx/operators/onnx_quantize_internal.h"
+#include "onnx/operators/onnx_reduce_internal.h"
 
 // Input i as F64 less its zero point, input `zero_at`, of which one number, or
 // one for each place of `axis`, or more that broadcast, may be given.
@@ -41,28 +42,6 @@ static choir_var_t* centred(choir__onnx_call_t* c, int32_t i, int32_t zero_at,
   return DO(sub, y, zero);
 }
 
-// numpy.matmul: a vector is a row in front, a column behind.
-static choir_var_t* product(choir__onnx_call_t* c, choir_var_t* a,
-                            choir_var_t* b) {
-  const choir_view_t *left = choir_var_view(a), *right = choir_var_view(b);
-  if (!left || !right) return choir_scope_fail(c->scope, NULL);
-  if (left->ndim < 1 || right->ndim < 1)
-    return FAIL(INVALID_ARGUMENT, "a factor has no dimensions");
-  const int64_t first = 0, last = -1;
-  const bool is_row = left->ndim == 1, is_column = right->ndim == 1;
-  if (is_row) a = choir__onnx_unsqueeze(c, a, &first, 1);
-  if (is_column) b = choir__onnx_unsqueeze(c, b, &last, 1);
-  choir_var_t* y = DO(matmul, a, b, NULL);
-  const choir_view_t* view = choir_var_view(y);
-  if (!view || (!is_row && !is_column)) return y;
-  int64_t shape[CHOIR_MAX_NDIM];
-  int32_t ndim = 0;
-  for (int32_t d = 0; d < view->ndim; ++d)
-    if (!(is_row && d == view->ndim - 2) && !(is_column && d == view->ndim - 1))
-      shape[ndim++] = view->shape[d];
-  return choir__onnx_reshape(c, y, ndim, shape);
-}
-
 static int32_t last_axis(choir__onnx_call_t* c, int32_t i, int32_t back) {
   const choir_view_t* x = VIEW(i);
   return x ? x->ndim - back : -1;
@@ -77,13 +56,13 @@ static choir_var_t* whole(choir__onnx_call_t* c, choir_var_t* y) {
 void choir__onnx_op_matmul_integer(choir__onnx_call_t* c) {
   choir_var_t* a = centred(c, 0, 2, last_axis(c, 0, 2));
   choir_var_t* b = centred(c, 1, 3, last_axis(c, 1, 1));
-  OUT_AS(0, whole(c, product(c, a, b)), INT32);
+  OUT_AS(0, whole(c, choir__onnx_numpy_matmul(c, a, b)), INT32);
 }
 
 void choir__onnx_op_conv_integer(choir__onnx_call_t* c) {
   choir_var_t* x = centred(c, 0, 2, -1);
   choir_var_t* w = centred(c, 1, 3, 0);
-  OUT_AS(0, whole(c, choir__onnx_wide_conv(c, x, w, NULL)), INT32);
+  OUT_AS(0, whole(c, choir__onnx_convolve(c, x, w, NULL)), INT32);
 }
 
 // Scale i as F64 in a shape that broadcasts to a result of `ndim` dimensions,
@@ -124,7 +103,7 @@ static void requantize(choir__onnx_call_t* c, choir_var_t* sums, choir_var_t* a,
 void choir__onnx_op_qlinear_matmul(choir__onnx_call_t* c) {
   choir_var_t* a = centred(c, 0, 2, last_axis(c, 0, 2));
   choir_var_t* b = centred(c, 3, 5, last_axis(c, 3, 1));
-  choir_var_t* sums = product(c, a, b);
+  choir_var_t* sums = choir__onnx_numpy_matmul(c, a, b);
   const choir_view_t* view = choir_var_view(sums);
   if (!view) return;
   const bool has_rows = view->ndim > 1;
@@ -139,7 +118,7 @@ void choir__onnx_op_qlinear_conv(choir__onnx_call_t* c) {
   choir_var_t* w = centred(c, 3, 5, 0);
   choir_var_t* bias = NULL;
   if (HAS(8)) bias = choir__onnx_cast(c, IN(8), CHOIR_DTYPE_F64);
-  choir_var_t* sums = choir__onnx_wide_conv(c, x, w, bias);
+  choir_var_t* sums = choir__onnx_convolve(c, x, w, bias);
   const choir_view_t* view = choir_var_view(sums);
   if (!view) return;
   requantize(c, sums, scale_of(c, 1, view->ndim, -1),

@@ -102,7 +102,7 @@ bool choir__onnx_broadcast_both(choir__onnx_call_t* c, choir_var_t** a,
 
 typedef struct integer_attrs_s {
   choir__onnx_integer_op_t op;
-  int32_t bits;
+  int32_t type, bits;
   bool is_signed;
   bool is_b_signed;
 } integer_attrs_t;
@@ -113,6 +113,20 @@ static int64_t cut(int64_t value, int32_t bits, bool is_signed) {
   const uint64_t low = (uint64_t)value & mask;
   if (is_signed && low >> (bits - 1)) return (int64_t)(low | ~mask);
   return (int64_t)low;
+}
+
+void choir__onnx_set_integer(const choir__onnx_array_t* array, int64_t k,
+                             int64_t value, int32_t type) {
+  const int32_t bits = choir__onnx_integer_bits(type);
+  if (bits > 0) value = cut(value, bits, choir__onnx_is_signed(type));
+  if (array->view.dtype == CHOIR_DTYPE_I64)
+    ((int64_t*)array->data)[k] = value;
+  else if (array->view.dtype == CHOIR_DTYPE_I32)
+    ((int32_t*)array->data)[k] = (int32_t)value;
+  else if (array->view.dtype == CHOIR_DTYPE_BOOL)
+    ((uint8_t*)array->data)[k] = value != 0;
+  else
+    ((uint8_t*)array->data)[k] = (uint8_t)value;
 }
 
 static int64_t negated(int64_t value) { return (int64_t) - (uint64_t)value; }
@@ -188,18 +202,11 @@ static choir_status_t integer_loop(const choir__onnx_array_t* srcs,
                                    const choir__onnx_array_t* dsts,
                                    const void* attrs) {
   const integer_attrs_t* rule = attrs;
-  void* data = dsts->data;
-  for (int64_t k = 0; k < dsts->count; ++k) {
-    const int64_t y = cut(compute(rule, choir__onnx_int_at(&srcs[0], k),
-                                  choir__onnx_int_at(&srcs[1], k)),
-                          rule->bits, rule->is_signed);
-    if (dsts->view.dtype == CHOIR_DTYPE_I64)
-      ((int64_t*)data)[k] = y;
-    else if (dsts->view.dtype == CHOIR_DTYPE_I32)
-      ((int32_t*)data)[k] = (int32_t)y;
-    else
-      ((uint8_t*)data)[k] = (uint8_t)y;
-  }
+  for (int64_t k = 0; k < dsts->count; ++k)
+    choir__onnx_set_integer(dsts, k,
+                            compute(rule, choir__onnx_int_at(&srcs[0], k),
+                                    choir__onnx_int_at(&srcs[1], k)),
+                            rule->type);
   return NULL;
 }
 
@@ -211,6 +218,7 @@ choir_var_t* choir__onnx_integers(choir__onnx_call_t* c,
   if (!choir__onnx_broadcast_both(c, &a, &b))
     return choir_scope_fail(c->scope, NULL);
   const integer_attrs_t attrs = {.op = op,
+                                 .type = type,
                                  .bits = choir__onnx_integer_bits(type),
                                  .is_signed = choir__onnx_is_signed(type),
                                  .is_b_signed = choir__onnx_is_signed(b_type)};

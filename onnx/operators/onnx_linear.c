@@ -1,35 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of matrices.
+#include "onnx/operators/onnx_math_internal.h"
 #include "onnx/operators/onnx_reduce_internal.h"
 
 // ---- Integers ----
-
-// A sum modulo 2^64 as a number of that type.
-static int64_t wrapped(uint64_t sum, int32_t type) {
-  switch (type) {
-    case CHOIR_ONNX_UINT8:
-      return (uint8_t)sum;
-    case CHOIR_ONNX_INT8:
-      return (int8_t)(uint8_t)sum;
-    case CHOIR_ONNX_UINT16:
-      return (uint16_t)sum;
-    case CHOIR_ONNX_INT16:
-      return (int16_t)(uint16_t)sum;
-    case CHOIR_ONNX_UINT32:
-      return (uint32_t)sum;
-    default:
-      return (int64_t)sum;
-  }
-}
-
-static void store(const choir__onnx_array_t* dst, int64_t k, int64_t value) {
-  if (dst->view.dtype == CHOIR_DTYPE_I64)
-    ((int64_t*)dst->data)[k] = value;
-  else if (dst->view.dtype == CHOIR_DTYPE_I32)
-    ((int32_t*)dst->data)[k] = (int32_t)(uint32_t)(uint64_t)value;
-  else
-    ((uint8_t*)dst->data)[k] = (uint8_t)value;
-}
 
 // Where matrix `batch` of the result has its operand: in matrices.
 static int64_t matrix_of(const choir_view_t* operand, const choir_view_t* dst,
@@ -64,7 +38,7 @@ static choir_status_t integer_product(const choir__onnx_array_t* srcs,
     for (int64_t k = 0; k < size; ++k)
       sum += (uint64_t)choir__onnx_int_at(&srcs[0], a_row + k) *
              (uint64_t)choir__onnx_int_at(&srcs[1], b_matrix + k * n + column);
-    store(&dsts[0], at, wrapped(sum, type));
+    choir__onnx_set_integer(&dsts[0], at, (int64_t)sum, type);
   }
   return NULL;
 }
@@ -117,8 +91,8 @@ static bool set_product(choir__onnx_call_t* c, choir_view_t a, choir_view_t b,
   }
   out_view->shape[out_view->ndim++] = rows;
   out_view->shape[out_view->ndim++] = columns;
-  return choir__onnx_has_room(c, out_view->dtype, out_view->shape,
-                              out_view->ndim);
+  return choir__onnx_has_room(c, out_view->dtype, out_view->ndim,
+                              out_view->shape);
 }
 
 choir_var_t* choir__onnx_matmul(choir__onnx_call_t* c, choir_var_t* a,
@@ -141,27 +115,27 @@ choir_var_t* choir__onnx_matmul(choir__onnx_call_t* c, choir_var_t* a,
 
 // ---- MatMul ----
 
-void choir__onnx_op_mat_mul(choir__onnx_call_t* c) {
-  const choir_view_t* left = VIEW(0);
-  const choir_view_t* right = VIEW(1);
-  if (!left || !right) return;
-  choir_var_t* a = IN(0);
-  choir_var_t* b = IN(1);
+choir_var_t* choir__onnx_numpy_matmul(choir__onnx_call_t* c, choir_var_t* a,
+                                      choir_var_t* b) {
+  const choir_view_t *left = choir_var_view(a), *right = choir_var_view(b);
+  if (!left || !right) return choir_scope_fail(c->scope, NULL);
+  const bool is_row = left->ndim == 1, is_column = right->ndim == 1;
   const int64_t first = 0, second = 1;
-  if (left->ndim == 1) a = choir__onnx_unsqueeze(c, a, &first, 1);
-  if (right->ndim == 1) b = choir__onnx_unsqueeze(c, b, &second, 1);
+  if (is_row) a = choir__onnx_unsqueeze(c, a, &first, 1);
+  if (is_column) b = choir__onnx_unsqueeze(c, b, &second, 1);
   choir_var_t* y = choir__onnx_matmul(c, a, b, NULL);
   const choir_view_t* view = choir_var_view(y);
-  if (!view) return;
+  if (!view || (!is_row && !is_column)) return y;
   int64_t shape[CHOIR_MAX_NDIM];
   int32_t ndim = 0;
-  for (int32_t i = 0; i < view->ndim; ++i) {
-    const bool is_row = i == view->ndim - 2, is_column = i == view->ndim - 1;
-    if (is_row && left->ndim == 1) continue;
-    if (is_column && right->ndim == 1) continue;
-    shape[ndim++] = view->shape[i];
-  }
-  OUT(0, ndim == view->ndim ? y : choir__onnx_reshape(c, y, ndim, shape));
+  for (int32_t i = 0; i < view->ndim; ++i)
+    if (!(is_row && i == view->ndim - 2) && !(is_column && i == view->ndim - 1))
+      shape[ndim++] = view->shape[i];
+  return choir__onnx_reshape(c, y, ndim, shape);
+}
+
+void choir__onnx_op_mat_mul(choir__onnx_call_t* c) {
+  if (VIEW(0) && VIEW(1)) OUT(0, choir__onnx_numpy_matmul(c, IN(0), IN(1)));
 }
 
 // ---- Gemm ----
@@ -206,7 +180,7 @@ static bool set_gemm(choir__onnx_call_t* c, gemm_t* out) {
   out->rows = a->shape[out->flags.transpose_a ? 1 : 0];
   out->columns = b->shape[out->flags.transpose_b ? 0 : 1];
   const int64_t shape[] = {out->rows, out->columns};
-  if (!choir__onnx_has_room(c, a->dtype, shape, 2)) return false;
+  if (!choir__onnx_has_room(c, a->dtype, 2, shape)) return false;
   if (!HAS(2) || out->beta == 0) return true;
   out->bias = IN(2);
   const choir_view_t* bias = choir_var_view(out->bias);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // LinearAttention (a state instead of weights of all places; Katharopoulos et
-// al., 2020; the delta rule: Yang et al., 2024) and SwiGLU.
+// al., 2020; the delta rule: Yang et al., 2024).
 #include <math.h>
 #include <string.h>
 
-#include "onnx/onnx_call_def.h"
+#include "onnx/operators/onnx_constants_internal.h"
+#include "onnx/operators/onnx_sequences_internal.h"
 
 typedef struct linear_attention_s {
   bool has_decay, has_delta;
@@ -105,11 +106,7 @@ static choir_var_t* first_state(choir__onnx_call_t* c,
                                 const linear_attention_t* a) {
   const int64_t shape[] = {a->samples, a->heads, a->key_size, a->value_size};
   const choir_view_t* given = VIEW(3);
-  if (!given) {
-    const choir_reshape_attrs_t attrs = {
-        .ndim = 4, .shape = {shape[0], shape[1], shape[2], shape[3]}};
-    return DO(broadcast_to, choir__onnx_scalar(c, a->dtype, 0), &attrs);
-  }
+  if (!given) return choir__onnx_filled(c, a->dtype, 4, shape, 0);
   bool fits = given->ndim == 4;
   for (int32_t d = 0; fits && d < 4; ++d) fits = given->shape[d] == shape[d];
   if (!fits)
@@ -136,23 +133,6 @@ static choir_var_t* next_state(choir__onnx_call_t* c,
             DO(mul, choir__onnx_slice(c, a->columns, 3, t, t + 1), value));
 }
 
-// All parts along axis 2, as many in one op as it takes.
-static choir_var_t* join(choir__onnx_call_t* c, choir_var_t** parts,
-                         int64_t count) {
-  const choir_concat_attrs_t attrs = {.axis = 2};
-  const int64_t most = 15;
-  while (count > 1) {
-    int64_t made = 0;
-    for (int64_t k = 0; k < count; k += most) {
-      const int64_t left = count - k < most ? count - k : most;
-      parts[made++] =
-          left == 1 ? parts[k] : DO(concat, parts + k, (int32_t)left, &attrs);
-    }
-    count = made;
-  }
-  return parts[0];
-}
-
 void choir__onnx_op_linear_attention(choir__onnx_call_t* c) {
   linear_attention_t a = {0};
   if (!take_attrs(c, &a) || !take_inputs(c, &a)) return;
@@ -171,7 +151,8 @@ void choir__onnx_op_linear_attention(choir__onnx_call_t* c) {
   const int64_t packed[] = {a.samples, a.places,
                             a.heads * a.group * a.value_size};
   static const int64_t places_first[] = {0, 2, 1, 3, 4};
-  choir_var_t* y = choir__onnx_reshape(c, join(c, parts, a.places), 5, apart);
+  choir_var_t* y =
+      choir__onnx_reshape(c, choir__onnx_join(c, parts, a.places, 2), 5, apart);
   y = choir__onnx_reshape(c, choir__onnx_transpose(c, y, places_first), 3,
                           packed);
   y = DO(scale, y, &((choir_scale_attrs_t){.factor = a.scale}));
@@ -179,13 +160,4 @@ void choir__onnx_op_linear_attention(choir__onnx_call_t* c) {
   const int32_t type = HAS(3) ? TYPE(3) : TYPE(0);
   const choir_view_t* like = HAS(3) ? VIEW(3) : VIEW(0);
   choir__onnx_out_as(c, 1, choir__onnx_cast(c, state, like->dtype), type);
-}
-
-void choir__onnx_op_swiglu_gate(choir__onnx_call_t* c) {
-  const double alpha = choir__onnx_float(c, "alpha", 1);
-  const choir_scale_attrs_t attrs = {.factor = alpha};
-  choir_var_t* gate =
-      alpha == 1 ? DO(silu, IN(0))
-                 : DO(mul, IN(0), DO(sigmoid, DO(scale, IN(0), &attrs)));
-  OUT(0, DO(mul, gate, IN(1)));
 }

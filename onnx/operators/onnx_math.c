@@ -112,15 +112,11 @@ static choir_status_t modulo_loop(const choir__onnx_array_t* srcs,
                                   const choir__onnx_array_t* dsts,
                                   const void* attrs) {
   const bool is_fmod = *(const bool*)attrs;
-  const choir_dtype_t dtype = dsts->view.dtype;
-  char* to = dsts->data;
-  for (int64_t k = 0; k < dsts->count; ++k) {
-    choir_element_store(
-        to, dtype,
+  for (int64_t k = 0; k < dsts->count; ++k)
+    choir__onnx_set_number(
+        dsts, k,
         float_modulo(choir__onnx_number_at(&srcs[0], k),
                      choir__onnx_number_at(&srcs[1], k), is_fmod));
-    to += choir_dtype_bytes(dtype);
-  }
   return NULL;
 }
 

@@ -10,6 +10,10 @@
 int32_t choir__onnx_integer_bits(int32_t type);
 bool choir__onnx_is_signed(int32_t type);
 
+// Sets element k of an array of integers, or of bool, that are of that type:
+// bits that it has not are cut off.
+void choir__onnx_set_integer(const choir__onnx_array_t* array, int64_t k,
+                             int64_t value, int32_t type);
 // x, of I32 or I64, as numbers of so many bits: higher bits are cut off.
 choir_var_t* choir__onnx_wrap_bits(choir__onnx_call_t* c, choir_var_t* x,
                                    int32_t bits, bool is_signed);
@@ -59,5 +63,9 @@ choir_var_t* choir__onnx_convert(choir__onnx_call_t* c, choir_var_t* x,
 // The same with the rules that Cast has by default.
 choir_var_t* choir__onnx_convert_plainly(choir__onnx_call_t* c, choir_var_t* x,
                                          int32_t from, int32_t to);
+// The dtype of attribute `name`, a type of floats; without it *dtype stays.
+// False: it failed.
+bool choir__onnx_precision(choir__onnx_call_t* c, const char* name,
+                           choir_dtype_t* dtype);
 
 #endif  // CHOIR_ONNX_OPERATORS_ONNX_MATH_INTERNAL_H_

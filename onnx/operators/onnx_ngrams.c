@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "onnx/operators/onnx_ml_internal.h"
+#include "onnx/operators/onnx_sizes_internal.h"
 
 enum { TF, IDF, TFIDF };
 enum { X, POOL, SIZES, STARTS, COLUMNS, WEIGHTS, SOURCES };
@@ -192,9 +193,8 @@ static choir_var_t* take_weights(choir__onnx_call_t* c, int64_t width) {
   if (weights.count != places)
     return FAIL(INVALID_ARGUMENT, "%lld weights for %d n-grams",
                 (long long)weights.count, places);
-  choir_status_t status = choir_device_check_memory(
-      choir_scope_device(c->scope), (uint64_t)width * 2 * sizeof(double));
-  if (status) return choir__onnx_fail(c, status);
+  const int64_t twice[] = {2, width};
+  if (!choir__onnx_has_room(c, CHOIR_DTYPE_F64, 2, twice)) return NULL;
   double* of_columns =
       choir_scope_alloc(c->scope, (size_t)width * sizeof *of_columns);
   if (!of_columns) return NULL;

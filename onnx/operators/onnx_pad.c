@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that put more around a tensor, or lay pieces of an image together.
+// Operators that put more around a tensor, or take what is around away.
 #include <string.h>
 
 #include "onnx/operators/onnx_shapes_internal.h"
-
-// ---- Pad ----
 
 // How many elements come before and after each dimension; less than 0: so many
 // go.
@@ -69,7 +67,7 @@ static bool padded_fits(choir__onnx_call_t* c, choir_var_t* x,
            (long long)pads->after[k]);
       return false;
     }
-  return choir__shapes_have_room(c, view->dtype, view->ndim, shape);
+  return choir__onnx_has_room(c, view->dtype, view->ndim, shape);
 }
 
 static choir_var_t* pad(choir__onnx_call_t* c, choir_var_t* x,
@@ -92,7 +90,7 @@ static choir_var_t* wrap(choir__onnx_call_t* c, choir_var_t* x,
     if (size == 0)
       return FAIL(INVALID_ARGUMENT,
                   "dimension %d has no element; needs one to repeat", k);
-    if (!choir__shapes_have_room(c, CHOIR_DTYPE_I64, 1, &count)) return x;
+    if (!choir__onnx_has_room(c, CHOIR_DTYPE_I64, 1, &count)) return x;
     int64_t* places =
         choir_scope_alloc(c->scope, sizeof(int64_t) * (size_t)count);
     if (!places) return x;
@@ -185,125 +183,4 @@ void choir__onnx_op_center_crop_pad(choir__onnx_call_t* c) {
   }
   choir_var_t* x = crop(c, &pads);
   if (padded_fits(c, x, &pads)) OUT(0, pad(c, x, CHOIR_PAD_CONSTANT, 0, &pads));
-}
-
-// ---- Col2Im ----
-
-// An image of pieces, by dimension: a piece's place p of l = 0 .. pieces - 1
-// along a dimension is the image's l stride + p dilation - before.
-typedef struct pieces_s {
-  int64_t image[CHOIR_MAX_NDIM], block[CHOIR_MAX_NDIM], pieces[CHOIR_MAX_NDIM],
-      stride[CHOIR_MAX_NDIM], dilation[CHOIR_MAX_NDIM], before[CHOIR_MAX_NDIM];
-  int64_t image_count, block_count, piece_count;
-  int32_t ndim;
-} pieces_t;
-
-static int64_t attr_at(const choir__onnx_call_t* c, const char* name, int32_t k,
-                       int64_t value) {
-  int32_t count;
-  const int64_t* ints = choir__onnx_ints(c, name, &count);
-  return k < count ? ints[k] : value;
-}
-
-// Sizes of dimension k, so small that sums and products of two fit.
-static bool read_piece(choir__onnx_call_t* c, pieces_t* p, int32_t k) {
-  const int64_t after = attr_at(c, "pads", p->ndim + k, 0);
-  p->before[k] = attr_at(c, "pads", k, 0);
-  p->stride[k] = attr_at(c, "strides", k, 1);
-  p->dilation[k] = attr_at(c, "dilations", k, 1);
-  const int64_t sizes[] = {p->image[k], p->block[k], p->stride[k],
-                           p->dilation[k]};
-  bool fits = p->before[k] >= 0 && p->before[k] < INT32_MAX && after >= 0 &&
-              after < INT32_MAX;
-  for (int32_t i = 0; i < 4; ++i)
-    fits = fits && sizes[i] >= 1 && sizes[i] < INT32_MAX / 2;
-  const int64_t room = fits ? p->image[k] + p->before[k] + after -
-                                  p->dilation[k] * (p->block[k] - 1) - 1
-                            : -1;
-  if (room >= 0) {
-    p->pieces[k] = room / p->stride[k] + 1;
-    return !__builtin_mul_overflow(p->image_count, p->image[k],
-                                   &p->image_count) &&
-           !__builtin_mul_overflow(p->block_count, p->block[k],
-                                   &p->block_count) &&
-           !__builtin_mul_overflow(p->piece_count, p->pieces[k],
-                                   &p->piece_count);
-  }
-  return false;
-}
-
-static bool read_pieces(choir__onnx_call_t* c, const choir_view_t* x,
-                        pieces_t* p) {
-  enum { MOST = CHOIR_MAX_NDIM - 2 };
-  p->ndim = choir__onnx_read_ints(c, 1, p->image, MOST);
-  const int32_t blocks = choir__onnx_read_ints(c, 2, p->block, MOST);
-  if (!CALL_IS_OK) return false;
-  p->image_count = p->block_count = p->piece_count = 1;
-  bool fits = x->ndim == 3 && p->ndim >= 1 && blocks == p->ndim;
-  for (int32_t k = 0; fits && k < p->ndim; ++k) fits = read_piece(c, p, k);
-  if (fits && x->shape[1] % p->block_count == 0 &&
-      x->shape[2] == p->piece_count)
-    return true;
-  char text[160];
-  FAIL(INVALID_ARGUMENT,
-       "x is %s; needs 3 dimensions, columns of whole pieces, and as many of "
-       "them as the image, the piece, pads, strides and dilations say",
-       choir_view_print(x, text, sizeof text));
-  return false;
-}
-
-// Which element of (block, pieces + 1) place `at` of the image gets from place
-// `of` of a piece; the one behind the pieces, a 0, where none lies so.
-static int64_t piece_of(const pieces_t* p, int64_t of, int64_t at) {
-  const int64_t row = of * (p->piece_count + 1);
-  int64_t piece = 0, step = 1;
-  for (int32_t k = p->ndim - 1; k >= 0; --k) {
-    const int64_t place =
-        at % p->image[k] + p->before[k] - of % p->block[k] * p->dilation[k];
-    at /= p->image[k];
-    of /= p->block[k];
-    if (place < 0 || place % p->stride[k] != 0 ||
-        place / p->stride[k] >= p->pieces[k])
-      return row + p->piece_count;
-    piece += place / p->stride[k] * step;
-    step *= p->pieces[k];
-  }
-  return row + piece;
-}
-
-static choir_var_t* piece_places(choir__onnx_call_t* c, const pieces_t* p) {
-  const int64_t shape[] = {p->block_count, p->image_count};
-  if (!choir__shapes_have_room(c, CHOIR_DTYPE_I64, 2, shape))
-    return choir_scope_fail(c->scope, NULL);
-  const int64_t count = p->block_count * p->image_count;
-  int64_t* places =
-      choir_scope_alloc(c->scope, sizeof(int64_t) * (size_t)count);
-  if (!places) return choir_scope_fail(c->scope, NULL);
-  for (int64_t of = 0; of < p->block_count; ++of)
-    for (int64_t at = 0; at < p->image_count; ++at)
-      places[of * p->image_count + at] = piece_of(p, of, at);
-  return choir__onnx_constant(c, CHOIR_DTYPE_I64, 2, shape, places);
-}
-
-void choir__onnx_op_col2im(choir__onnx_call_t* c) {
-  const choir_view_t* x = VIEW(0);
-  pieces_t p;
-  if (!x || !read_pieces(c, x, &p)) return;
-  const int64_t n = x->shape[0], depth = x->shape[1] / p.block_count;
-  const bool is_small =
-      x->dtype == CHOIR_DTYPE_U8 || x->dtype == CHOIR_DTYPE_BOOL;
-  const int64_t all[] = {n, depth, p.block_count, p.image_count};
-  if (!choir__shapes_have_room(c, x->dtype, 4, all)) return;
-  choir_var_t* y =
-      is_small ? choir__onnx_cast(c, IN(0), CHOIR_DTYPE_I64) : IN(0);
-  pads_t pads = {.after = {0, 0, 1}};
-  y = pad(c, y, CHOIR_PAD_CONSTANT, 0, &pads);
-  y = choir__onnx_reshape(
-      c, y, 3, (int64_t[]){n, depth, p.block_count * (p.piece_count + 1)});
-  y = choir__shapes_gather(c, y, piece_places(c, &p), 2);
-  y = DO(sum, y, &(choir_sum_attrs_t){.axis = 2});
-  int64_t shape[CHOIR_MAX_NDIM] = {n, depth};
-  memcpy(shape + 2, p.image, sizeof(int64_t) * (size_t)p.ndim);
-  y = choir__onnx_reshape(c, y, p.ndim + 2, shape);
-  OUT(0, choir__onnx_cast(c, y, x->dtype));
 }

@@ -4,7 +4,17 @@
 // averages along one axis after the other. Gradients flow through all.
 #include <math.h>
 
+#include "onnx/operators/onnx_constants_internal.h"
 #include "onnx/operators/onnx_pool_internal.h"
+
+// The window of a node over x, whose result fits.
+static bool read_window(choir__onnx_call_t* c, const choir_view_t* x,
+                        choir__onnx_window_t* out_window) {
+  const bool ceil = choir__onnx_int(c, "ceil_mode", 0) != 0;
+  return choir__onnx_window_read(c, x, NULL, out_window) &&
+         choir__onnx_window_count(c, ceil, out_window) &&
+         choir__onnx_window_fits(c, x, x->shape[1], out_window);
+}
 
 // ---- By the ops of images ----
 
@@ -40,27 +50,17 @@ static choir_pool2d_attrs_t attrs_of(const choir__onnx_window_t* window) {
   return attrs;
 }
 
-// x (n, c, l) as (n, c, 1, l), and back.
 static choir_var_t* pool_2d(choir__onnx_call_t* c, choir_op_t op,
                             choir_var_t* x,
                             const choir__onnx_window_t* window) {
   const choir_pool2d_attrs_t attrs = attrs_of(window);
-  const int64_t axis = 2;
   choir_var_t* more[CHOIR_OP_MAX_RESULTS];
-  if (window->count == 1) x = choir__onnx_unsqueeze(c, x, &axis, 1);
+  if (window->count == 1) x = choir__onnx_with_rows(c, x);
   choir_var_t* y = choir_scope_op(c->scope, op, &x, 1, &attrs, more);
-  const choir_view_t* view = choir_var_view(y);
-  if (!view || window->count == 2) return y;
-  const int64_t shape[] = {view->shape[0], view->shape[1], view->shape[3]};
-  return choir__onnx_reshape(c, y, 3, shape);
+  return window->count == 1 ? choir__onnx_without_rows(c, y) : y;
 }
 
 // ---- Maxima ----
-
-static bool is_float(choir_dtype_t dtype) {
-  return dtype == CHOIR_DTYPE_F32 || dtype == CHOIR_DTYPE_F64 ||
-         dtype == CHOIR_DTYPE_F16 || dtype == CHOIR_DTYPE_BF16;
-}
 
 // The elements of x (n, c, ...) at these places of their images.
 static choir_var_t* take(choir__onnx_call_t* c, choir_var_t* x,
@@ -84,17 +84,13 @@ static choir_var_t* take(choir__onnx_call_t* c, choir_var_t* x,
 void choir__onnx_op_max_pool(choir__onnx_call_t* c) {
   const choir_view_t* x = VIEW(0);
   choir__onnx_window_t window;
-  if (!x || !choir__onnx_window_read(c, x, NULL, &window) ||
-      !choir__onnx_window_count(c, choir__onnx_int(c, "ceil_mode", 0) != 0,
-                                &window) ||
-      !choir__onnx_window_fits(c, x, x->shape[1], &window))
-    return;
+  if (!x || !read_window(c, x, &window)) return;
   int64_t elements = 1;
   for (int32_t i = 0; i < window.count && elements <= 255; ++i)
     elements *= window.kernel[i];
   const bool wants_places = choir__onnx_wants(c, 1);
   const bool is_image =
-      is_plain(&window) && elements <= 255 && is_float(x->dtype);
+      is_plain(&window) && elements <= 255 && choir_dtype_is_float(x->dtype);
   choir_var_t* found[2] = {NULL, NULL};
   if (wants_places || !is_image) {
     choir__onnx_find_maxima(c, IN(0), &window,
@@ -232,11 +228,7 @@ static choir_var_t* average(choir__onnx_call_t* c, choir_var_t* x,
 void choir__onnx_op_average_pool(choir__onnx_call_t* c) {
   const choir_view_t* x = VIEW(0);
   choir__onnx_window_t window;
-  if (!x || !choir__onnx_window_read(c, x, NULL, &window) ||
-      !choir__onnx_window_count(c, choir__onnx_int(c, "ceil_mode", 0) != 0,
-                                &window) ||
-      !choir__onnx_window_fits(c, x, x->shape[1], &window))
-    return;
+  if (!x || !read_window(c, x, &window)) return;
   const choir_dtype_t dtype = x->dtype;
   const bool counts_padding = choir__onnx_int(c, "count_include_pad", 0) != 0;
   choir_var_t* y = average(c, IN(0), &window);
@@ -271,11 +263,7 @@ static double read_p(choir__onnx_call_t* c) {
 void choir__onnx_op_lp_pool(choir__onnx_call_t* c) {
   const choir_view_t* x = VIEW(0);
   choir__onnx_window_t window;
-  if (!x || !choir__onnx_window_read(c, x, NULL, &window) ||
-      !choir__onnx_window_count(c, choir__onnx_int(c, "ceil_mode", 0) != 0,
-                                &window) ||
-      !choir__onnx_window_fits(c, x, x->shape[1], &window))
-    return;
+  if (!x || !read_window(c, x, &window)) return;
   const double p = read_p(c);
   double elements = 1;
   for (int32_t i = 0; i < window.count; ++i)

@@ -6,12 +6,6 @@
 
 #include "onnx/operators/onnx_small_floats_internal.h"
 
-static bool is_small_float(int32_t type) {
-  return type == CHOIR_ONNX_FLOAT8E4M3FN || type == CHOIR_ONNX_FLOAT8E4M3FNUZ ||
-         type == CHOIR_ONNX_FLOAT8E5M2 || type == CHOIR_ONNX_FLOAT8E5M2FNUZ ||
-         type == CHOIR_ONNX_FLOAT4E2M1;
-}
-
 bool choir__onnx_quantized_range(int32_t type, double* out_low,
                                  double* out_high) {
   int bits;
@@ -113,33 +107,11 @@ static choir_var_t* spread(choir__onnx_call_t* c, const choir_view_t* x,
 
 // ---- The operators ----
 
-typedef struct round_attrs_s {
-  int32_t type;
-  bool saturate;
-} round_attrs_t;
-
-static choir_status_t round_loop(const choir__onnx_array_t* srcs,
-                                 const choir__onnx_array_t* dsts,
-                                 const void* attrs) {
-  const round_attrs_t* a = attrs;
-  const float* from = srcs[0].data;
-  float* to = dsts[0].data;
-  for (int64_t k = 0; k < srcs[0].count; ++k)
-    to[k] = choir__onnx_round_small(a->type, from[k], a->saturate);
-  return NULL;
-}
-
 static choir_var_t* round_to_small(choir__onnx_call_t* c, choir_var_t* x,
                                    int32_t type) {
-  x = choir__onnx_cast(c, x, CHOIR_DTYPE_F32);
-  const choir_view_t* view = choir_var_view(x);
-  if (!view) return choir_scope_fail(c->scope, NULL);
-  const round_attrs_t attrs = {
-      .type = type, .saturate = choir__onnx_int(c, "saturate", 1) != 0};
-  choir_var_t* y = NULL;
-  choir__onnx_host(c, "onnx/round_small", round_loop, &attrs, sizeof attrs, &x,
-                   1, view, 1, &y);
-  return y;
+  const choir__onnx_cast_rule_t rule = {
+      .type = type, .does_saturate = choir__onnx_int(c, "saturate", 1) != 0};
+  return choir__onnx_round_small(c, x, &rule);
 }
 
 // The type of a quantized result: of the zero point, or of output_dtype.
@@ -155,10 +127,8 @@ static int32_t result_type(choir__onnx_call_t* c) {
 }
 
 static bool same_shape(const choir_view_t* a, const choir_view_t* b) {
-  bool is_same = a->ndim == b->ndim;
-  for (int32_t i = 0; is_same && i < a->ndim; ++i)
-    is_same = a->shape[i] == b->shape[i];
-  return is_same || (choir_view_count(a) == 1 && choir_view_count(b) == 1);
+  return choir_view_same_shape(a, b) ||
+         (choir_view_count(a) == 1 && choir_view_count(b) == 1);
 }
 
 // Scale and zero point (NULL: none), spread to x, the latter as F32.
@@ -190,22 +160,11 @@ void choir__onnx_op_quantize_linear(choir__onnx_call_t* c) {
   if (!x || !take_scale(c, x, &scale, &zero)) return;
   const int32_t type = result_type(c);
   choir_dtype_t dtype = VIEW(1)->dtype;
-  const int32_t precision = (int32_t)choir__onnx_int(c, "precision", 0);
-  choir_status_t status =
-      precision ? choir_onnx_type_dtype(precision, &dtype) : NULL;
-  if (status) {
-    choir__onnx_fail(c, status);
-    return;
-  }
-  if (!choir_dtype_is_float(dtype)) {
-    FAIL(INVALID_ARGUMENT, "precision is %s; needs a float",
-         choir_onnx_type_name(precision));
-    return;
-  }
+  if (!choir__onnx_precision(c, "precision", &dtype)) return;
   choir_var_t* y = DO(div, choir__onnx_cast(c, IN(0), dtype),
                       choir__onnx_cast(c, scale, dtype));
   y = choir__onnx_cast(c, y, CHOIR_DTYPE_F32);
-  if (is_small_float(type))
+  if (choir__onnx_is_small_float(type) && type != CHOIR_ONNX_FLOAT8E8M0)
     y = round_to_small(c, zero ? DO(add, y, zero) : y, type);
   else
     y = choir__onnx_quantize(c, y, zero, type);
@@ -224,11 +183,9 @@ void choir__onnx_op_dequantize_linear(choir__onnx_call_t* c) {
     choir__onnx_fail(c, status);
     return;
   }
-  if (!choir_dtype_is_float(dtype) || is_small_float(type) ||
-      type == CHOIR_ONNX_FLOAT8E8M0) {
+  if (!choir_dtype_is_float(dtype) || choir__onnx_is_small_float(type)) {
     FAIL(INVALID_ARGUMENT,
-         "output_dtype is %s; needs a float of 16 bits or "
-         "more",
+         "output_dtype is %s; needs a float of 16 bits or more",
          choir_onnx_type_name(type));
     return;
   }

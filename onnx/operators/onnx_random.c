@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random numbers: keyed by the step, as those of layers are, so that a sample
-// draws the same ones on whatever rank it is.
+// draws the same ones on whatever rank it is. Dropout is one of them: in a
+// training step nodes do as PyTorch's layers in train mode.
 #include "model/layer_def.h"
+#include "onnx/operators/onnx_constants_internal.h"
 #include "onnx/operators/onnx_sequences_internal.h"
 
 // The node's own key. The file's seed, where it says one, is a float of which
@@ -24,17 +26,14 @@ static choir_random_attrs_t key_of(choir__onnx_call_t* c, double low,
 // A tensor of this shape, of which the elements do not count.
 static choir_var_t* like(choir__onnx_call_t* c, choir_dtype_t dtype,
                          int32_t ndim, const int64_t* shape) {
-  choir_broadcast_to_attrs_t attrs = {.ndim = ndim};
   if (ndim > CHOIR_MAX_NDIM)
     return FAIL(UNIMPLEMENTED, "%d dimensions; at most %d are possible", ndim,
                 CHOIR_MAX_NDIM);
-  for (int32_t i = 0; i < ndim; ++i) {
-    attrs.shape[i] = shape[i];
+  for (int32_t i = 0; i < ndim; ++i)
     if (shape[i] < 0)
       return FAIL(INVALID_ARGUMENT, "dimension %d of the shape is %lld", i,
                   (long long)shape[i]);
-  }
-  return DO(copy, DO(broadcast_to, choir__onnx_scalar(c, dtype, 0), &attrs));
+  return choir__onnx_zeros(c, dtype, ndim, shape);
 }
 
 // Attribute dtype, or `type`; it has to be of floats.
@@ -134,4 +133,56 @@ void choir__onnx_op_multinomial(choir__onnx_call_t* c) {
   choir_var_t* chosen = DO(argmax, DO(add, logits, noise), &last);
   if (CALL_IS_OK)
     choir__onnx_out_as(c, 0, choir__onnx_cast(c, chosen, dtype), type);
+}
+
+// ---- Dropout ----
+
+// All true, or 1 before version 10.
+static void give_whole_mask(choir__onnx_call_t* c, const choir_view_t* x) {
+  if (!choir__onnx_wants(c, 1)) return;
+  const choir_dtype_t dtype = c->version < 10 ? x->dtype : CHOIR_DTYPE_BOOL;
+  OUT(1, choir__onnx_filled(c, dtype, x->ndim, x->shape, 1));
+}
+
+static bool is_in_training(choir__onnx_call_t* c) {
+  if (choir_scope_step(c->scope)->training) return true;
+  if (c->version < 7) return choir__onnx_int(c, "is_test", 0) == 0;
+  return c->version >= 12 && choir__onnx_read_number(c, 2, 0) != 0;
+}
+
+void choir__onnx_op_dropout(choir__onnx_call_t* c) {
+  const choir_view_t* x = VIEW(0);
+  if (!x) return;
+  // Counted also where nothing is drawn, so that a place keeps its stream.
+  const int64_t stream = choir__layer_dropout_stream(c->scope);
+  const double ratio = c->version < 12 ? choir__onnx_float(c, "ratio", 0.5)
+                                       : choir__onnx_read_number(c, 1, 0.5);
+  if (!is_in_training(c) || ratio == 0) {
+    OUT(0, IN(0));
+    give_whole_mask(c, x);
+    return;
+  }
+  if (!(ratio > 0 && ratio < 1)) {
+    FAIL(INVALID_ARGUMENT, "ratio is %g; needs 0 or more, below 1", ratio);
+    return;
+  }
+  const choir_step_t* step = choir_scope_step(c->scope);
+  const int64_t seed = choir__onnx_int(c, "seed", 0);
+  const choir_dropout_attrs_t attrs = {
+      .ratio = ratio,
+      .seed = (int64_t)((uint64_t)step->seed + (uint64_t)seed),
+      .stream = stream,
+      .step = step->step,
+      .first_sample = step->first_sample};
+  if (!choir__onnx_wants(c, 1)) {
+    OUT(0, DO(dropout, IN(0), &attrs));
+    return;
+  }
+  choir_var_t* ones = DO(fill, IN(0), &(choir_fill_attrs_t){.value = 1});
+  choir_var_t* mask = DO(dropout, ones, &attrs);
+  OUT(0, DO(mul, IN(0), mask));
+  choir_var_t* is_kept =
+      DO(not_equal, mask, choir__onnx_scalar(c, x->dtype, 0));
+  OUT(1, choir__onnx_cast(c, is_kept,
+                          c->version < 10 ? x->dtype : CHOIR_DTYPE_BOOL));
 }

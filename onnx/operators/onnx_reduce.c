@@ -59,7 +59,7 @@ static void fill(choir__onnx_call_t* c, const reduction_t* r,
     if (r->axes.has[i] && !r->keep_dims) continue;
     attrs.shape[attrs.ndim++] = r->axes.has[i] ? 1 : x->shape[i];
   }
-  if (!choir__onnx_has_room(c, r->dtype, attrs.shape, (int32_t)attrs.ndim))
+  if (!choir__onnx_has_room(c, r->dtype, (int32_t)attrs.ndim, attrs.shape))
     return;
   choir_var_t* one = choir__onnx_constant(c, r->dtype, 0, NULL, element);
   OUT(0, DO(copy, DO(broadcast_to, one, &attrs)));

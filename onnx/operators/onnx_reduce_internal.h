@@ -2,10 +2,10 @@
 #ifndef CHOIR_ONNX_OPERATORS_ONNX_REDUCE_INTERNAL_H_
 #define CHOIR_ONNX_OPERATORS_ONNX_REDUCE_INTERNAL_H_
 
-#include "onnx/onnx_call_def.h"
+#include "onnx/operators/onnx_sizes_internal.h"
 
-// What reductions and operators built of them share (onnx_reduce.c has it, and
-// onnx_linear.c the product).
+// What reductions and operators built of them share (onnx_reduce_common.c, and
+// onnx_linear.c has the product).
 
 // Axes that are reduced.
 typedef struct choir__onnx_axes_s {
@@ -42,12 +42,8 @@ choir_var_t* choir__onnx_ranked(choir__onnx_call_t* c, choir_var_t* x,
 choir_var_t* choir__onnx_matmul(choir__onnx_call_t* c, choir_var_t* a,
                                 choir_var_t* b,
                                 const choir_matmul_attrs_t* attrs);
-// The product of sizes; false: more than 63 bits.
-bool choir__onnx_size(choir__onnx_call_t* c, const int64_t* sizes,
-                      int32_t count, int64_t* out_size);
-// Whether there is memory for a tensor that may be much larger than what it is
-// made of; false: it failed.
-bool choir__onnx_has_room(choir__onnx_call_t* c, choir_dtype_t dtype,
-                          const int64_t* shape, int32_t ndim);
+// The same as numpy.matmul: a vector is a row in front, a column behind.
+choir_var_t* choir__onnx_numpy_matmul(choir__onnx_call_t* c, choir_var_t* a,
+                                      choir_var_t* b);
 
 #endif  // CHOIR_ONNX_OPERATORS_ONNX_REDUCE_INTERNAL_H_

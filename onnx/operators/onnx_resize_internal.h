@@ -2,7 +2,7 @@
 #ifndef CHOIR_ONNX_OPERATORS_ONNX_RESIZE_INTERNAL_H_
 #define CHOIR_ONNX_OPERATORS_ONNX_RESIZE_INTERNAL_H_
 
-#include "onnx/operators/onnx_window_internal.h"
+#include "onnx/operators/onnx_constants_internal.h"
 
 // How places of a result are mapped to places of x, and weights follow.
 #define CHOIR__ONNX_COORDINATES(X)                \

@@ -2,6 +2,7 @@
 // Operators that put elements where indices point.
 #include <string.h>
 
+#include "onnx/operators/onnx_math_internal.h"
 #include "onnx/operators/onnx_shapes_internal.h"
 
 // What becomes of an element that is there and an update of it.
@@ -53,48 +54,19 @@ static int64_t reduce_integer(reduction_t reduction, int64_t a, int64_t b) {
   }
 }
 
-// As many bits of it as the type has.
-static int64_t wrapped(int64_t value, int32_t type) {
-  switch (type) {
-    case CHOIR_ONNX_INT8:
-      return (int8_t)value;
-    case CHOIR_ONNX_INT16:
-      return (int16_t)value;
-    case CHOIR_ONNX_UINT16:
-      return (uint16_t)value;
-    case CHOIR_ONNX_UINT32:
-      return (uint32_t)value;
-    default:
-      return value;
-  }
-}
-
-static void store_integer(void* data, choir_dtype_t dtype, int64_t k,
-                          int64_t value) {
-  if (dtype == CHOIR_DTYPE_I64)
-    ((int64_t*)data)[k] = value;
-  else if (dtype == CHOIR_DTYPE_I32)
-    ((int32_t*)data)[k] = (int32_t)value;
-  else
-    ((uint8_t*)data)[k] =
-        (uint8_t)(dtype == CHOIR_DTYPE_BOOL ? value != 0 : value);
-}
-
 static void reduce_element(const choir__onnx_array_t* y, int64_t to,
                            const choir__onnx_array_t* updates, int64_t from,
                            const put_attrs_t* put) {
-  const choir_dtype_t dtype = y->view.dtype;
-  if (!choir_dtype_is_float(dtype)) {
+  if (!choir_dtype_is_float(y->view.dtype)) {
     const int64_t value =
         reduce_integer(put->reduction, choir__onnx_int_at(y, to),
                        choir__onnx_int_at(updates, from));
-    store_integer(y->data, dtype, to, wrapped(value, put->type));
+    choir__onnx_set_integer(y, to, value, put->type);
     return;
   }
   const double value = reduce_real(put->reduction, choir__onnx_number_at(y, to),
                                    choir__onnx_number_at(updates, from));
-  choir_element_store((char*)y->data + (size_t)to * choir_dtype_bytes(dtype),
-                      dtype, value);
+  choir__onnx_set_number(y, to, value);
 }
 
 // x, indices, updates -> x with each update put to what is there.

@@ -1,28 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that give a tensor's elements another shape or order, put tensors
-// one after the other or repeat them.
+// Operators that say a tensor's shape, give its elements another shape or
+// order, put tensors one after the other or repeat them.
 #include <string.h>
 
+#include "onnx/operators/onnx_sequences_internal.h"
 #include "onnx/operators/onnx_shapes_internal.h"
 
 // ---- Shared ----
 
-bool choir__shapes_have_room(choir__onnx_call_t* c, choir_dtype_t dtype,
-                             int32_t ndim, const int64_t* shape) {
-  if (!CALL_IS_OK) return false;
-  choir_view_t view;
-  choir_status_t status = choir_view_make(dtype, ndim, shape, &view);
-  if (!status)
-    status = choir_device_check_memory(
-        choir_scope_device(c->scope),
-        (uint64_t)choir_view_count(&view) * choir_dtype_bytes(dtype));
-  if (status) choir__onnx_fail(c, status);
-  return !status;
-}
-
 choir_var_t* choir__shapes_range(choir__onnx_call_t* c, int64_t start,
                                  int64_t step, int64_t count) {
-  if (!choir__shapes_have_room(c, CHOIR_DTYPE_I64, 1, &count))
+  if (!choir__onnx_has_room(c, CHOIR_DTYPE_I64, 1, &count))
     return choir_scope_fail(c->scope, NULL);
   int64_t* numbers =
       choir_scope_alloc(c->scope, sizeof(int64_t) * ((size_t)count + 1));
@@ -51,19 +39,6 @@ choir_var_t* choir__shapes_along(choir__onnx_call_t* c, choir_var_t* x,
   const choir_view_t* view = choir_var_view(x);
   if (view) shape[axis] = choir_view_count(view);
   return choir__onnx_reshape(c, x, ndim, shape);
-}
-
-// a b, or a size that no tensor has.
-static int64_t times(int64_t a, int64_t b) {
-  int64_t result;
-  return __builtin_mul_overflow(a, b, &result) ? INT64_MAX : result;
-}
-
-// The product of dimensions first .. last - 1.
-static int64_t product(const choir_view_t* view, int32_t first, int32_t last) {
-  int64_t count = 1;
-  for (int32_t k = first; k < last; ++k) count = times(count, view->shape[k]);
-  return count;
 }
 
 // ---- Order ----
@@ -97,7 +72,9 @@ static choir_var_t* to_depth(choir__onnx_call_t* c, const int64_t* sizes,
   y = choir__onnx_transpose(
       c, y,
       is_crd ? (int64_t[]){0, 1, 3, 5, 2, 4} : (int64_t[]){0, 3, 5, 1, 2, 4});
-  const int64_t depth = times(sizes[1], size * size);
+  int64_t depth;
+  if (!choir__onnx_times(c, sizes[1], size * size, &depth))
+    return choir_scope_fail(c->scope, NULL);
   return choir__onnx_reshape(c, y, 4, (int64_t[]){n, depth, height, width});
 }
 
@@ -112,8 +89,11 @@ static choir_var_t* from_depth(choir__onnx_call_t* c, const int64_t* sizes,
   y = choir__onnx_transpose(
       c, y,
       is_crd ? (int64_t[]){0, 1, 4, 2, 5, 3} : (int64_t[]){0, 3, 4, 1, 5, 2});
-  return choir__onnx_reshape(
-      c, y, 4, (int64_t[]){n, depth, times(height, size), times(width, size)});
+  int64_t shape[] = {n, depth, 0, 0};
+  if (!choir__onnx_times(c, height, size, &shape[2]) ||
+      !choir__onnx_times(c, width, size, &shape[3]))
+    return choir_scope_fail(c->scope, NULL);
+  return choir__onnx_reshape(c, y, 4, shape);
 }
 
 static void move_depth(choir__onnx_call_t* c, bool goes_there) {
@@ -147,6 +127,27 @@ void choir__onnx_op_space_to_depth(choir__onnx_call_t* c) {
 }
 
 // ---- Dimensions ----
+
+void choir__onnx_op_reshape(choir__onnx_call_t* c) {
+  const choir_view_t* x = VIEW(0);
+  int64_t shape[CHOIR_MAX_NDIM];
+  const int32_t ndim =
+      choir__onnx_ints_of(c, 1, "shape", shape, CHOIR_MAX_NDIM);
+  if (!x || ndim < 0) return;
+  const bool keeps_zero = choir__onnx_int(c, "allowzero", 0) != 0;
+  for (int32_t i = 0; i < ndim; ++i)
+    if (shape[i] == 0 && !keeps_zero) {
+      if (i >= x->ndim) {
+        FAIL(INVALID_ARGUMENT,
+             "dimension %d of the shape is 0, and the input "
+             "has %d dimensions",
+             i, x->ndim);
+        return;
+      }
+      shape[i] = x->shape[i];
+    }
+  OUT(0, choir__onnx_reshape(c, IN(0), ndim, shape));
+}
 
 void choir__onnx_op_squeeze(choir__onnx_call_t* c) {
   const choir_view_t* x = VIEW(0);
@@ -192,9 +193,26 @@ void choir__onnx_op_flatten(choir__onnx_call_t* c) {
          (long long)given, x->ndim, -x->ndim, x->ndim);
     return;
   }
-  const int64_t shape[] = {product(x, 0, (int32_t)axis),
-                           product(x, (int32_t)axis, x->ndim)};
-  OUT(0, choir__onnx_reshape(c, IN(0), 2, shape));
+  int64_t shape[2];
+  if (choir__onnx_product(c, x->shape, 0, (int32_t)axis, &shape[0]) &&
+      choir__onnx_product(c, x->shape, (int32_t)axis, x->ndim, &shape[1]))
+    OUT(0, choir__onnx_reshape(c, IN(0), 2, shape));
+}
+
+void choir__onnx_op_shape(choir__onnx_call_t* c) {
+  const choir_view_t* x = VIEW(0);
+  if (!x) return;
+  int64_t start = choir__onnx_int(c, "start", 0);
+  int64_t end = choir__onnx_int(c, "end", x->ndim);
+  if (start < 0) start += x->ndim;
+  if (end < 0) end += x->ndim;
+  if (start < 0) start = 0;
+  if (end > x->ndim) end = x->ndim;
+  const int64_t count = end > start ? end - start : 0;
+  OUT_AS(0,
+         choir__onnx_constant(c, CHOIR_DTYPE_I64, 1, &count,
+                              x->shape + (count ? start : 0)),
+         INT64);
 }
 
 void choir__onnx_op_size(choir__onnx_call_t* c) {
@@ -219,7 +237,7 @@ void choir__onnx_op_expand(choir__onnx_call_t* c) {
     choir__onnx_fail(c, status);
     return;
   }
-  if (choir__shapes_have_room(c, x->dtype, ndim, shape))
+  if (choir__onnx_has_room(c, x->dtype, ndim, shape))
     OUT(0, choir__shapes_expand(c, IN(0), ndim, shape));
 }
 
@@ -236,30 +254,15 @@ void choir__onnx_op_tile(choir__onnx_call_t* c) {
   for (int32_t k = 0; k < CHOIR_MAX_NDIM; ++k) {
     attrs.repeats[k] = k < count ? repeats[k] : 1;
     if (k >= count) continue;
-    if (repeats[k] < 0 ||
-        __builtin_mul_overflow(x->shape[k], repeats[k], &shape[k])) {
+    if (repeats[k] < 0) {
       FAIL(INVALID_ARGUMENT, "dimension %d of %lld, %lld times", k,
            (long long)x->shape[k], (long long)repeats[k]);
       return;
     }
+    if (!choir__onnx_times(c, x->shape[k], repeats[k], &shape[k])) return;
   }
-  if (choir__shapes_have_room(c, x->dtype, count, shape))
+  if (choir__onnx_has_room(c, x->dtype, count, shape))
     OUT(0, DO(tile, IN(0), &attrs));
-}
-
-// An op takes 15 sources: rounds join the next 15 until one is left.
-static choir_var_t* join(choir__onnx_call_t* c, choir_var_t** vars,
-                         int32_t count, int64_t axis) {
-  enum { MOST = CHOIR_MAX_OPERANDS - 1 };
-  const choir_concat_attrs_t attrs = {.axis = axis};
-  do {
-    int32_t joined = 0;
-    for (int32_t i = 0; i < count; i += MOST)
-      vars[joined++] =
-          DO(concat, vars + i, count - i < MOST ? count - i : MOST, &attrs);
-    count = joined;
-  } while (count > 1);
-  return vars[0];
 }
 
 void choir__onnx_op_concat(choir__onnx_call_t* c) {
@@ -277,5 +280,5 @@ void choir__onnx_op_concat(choir__onnx_call_t* c) {
     }
     vars[i] = IN(i);
   }
-  OUT(0, join(c, vars, c->in_count, axis));
+  OUT(0, choir__onnx_join(c, vars, c->in_count, axis));
 }

@@ -2,15 +2,11 @@
 #ifndef CHOIR_ONNX_OPERATORS_ONNX_SHAPES_INTERNAL_H_
 #define CHOIR_ONNX_OPERATORS_ONNX_SHAPES_INTERNAL_H_
 
-#include "onnx/onnx_call_def.h"
+#include "onnx/operators/onnx_sizes_internal.h"
 
 // What operators that move elements share. After a failure they return a failed
 // variable.
 
-// Whether a result of this dtype and shape fits in memory, before the work on
-// it begins; else it fails.
-bool choir__shapes_have_room(choir__onnx_call_t* c, choir_dtype_t dtype,
-                             int32_t ndim, const int64_t* shape);
 // start, start + step, ... (count) as an I64 constant.
 choir_var_t* choir__shapes_range(choir__onnx_call_t* c, int64_t start,
                                  int64_t step, int64_t count);

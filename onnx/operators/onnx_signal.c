@@ -2,9 +2,10 @@
 // DFT and STFT. A transform is a product with a matrix of sines and cosines,
 // so that it has gradients; one whose matrix would be large is a fast Fourier
 // transform on the host (onnx_fourier.c).
-#include "onnx/operators/onnx_fourier_internal.h"
-
 #include <math.h>
+
+#include "onnx/operators/onnx_fourier_internal.h"
+#include "onnx/operators/onnx_sizes_internal.h"
 
 // Numbers of the largest matrix.
 enum { MOST_NUMBERS = 1 << 22 };
@@ -165,19 +166,14 @@ void choir__onnx_op_dft(choir__onnx_call_t* c) {
 // width, parts).
 static choir_var_t* take_frames(choir__onnx_call_t* c, choir_var_t* x,
                                 int64_t frames, int64_t width, int64_t step) {
-  int64_t count, bytes;
-  if (__builtin_mul_overflow(frames, width, &count) ||
-      __builtin_mul_overflow(count, (int64_t)sizeof(int64_t), &bytes))
-    return FAIL(OUT_OF_MEMORY, "%lld frames of %lld places", (long long)frames,
-                (long long)width);
-  choir_status_t status =
-      choir_device_check_memory(choir_scope_device(c->scope), (uint64_t)bytes);
-  if (status) return choir__onnx_fail(c, status);
-  int64_t* indices = choir_scope_alloc(c->scope, (size_t)bytes);
+  const int64_t shape[] = {frames, width};
+  if (!choir__onnx_has_room(c, CHOIR_DTYPE_I64, 2, shape))
+    return choir_scope_fail(c->scope, NULL);
+  int64_t* indices = choir_scope_alloc(
+      c->scope, (size_t)frames * (size_t)width * sizeof(int64_t));
   if (!indices) return choir_scope_fail(c->scope, NULL);
   for (int64_t i = 0; i < frames; ++i)
     for (int64_t j = 0; j < width; ++j) indices[i * width + j] = i * step + j;
-  const int64_t shape[] = {frames, width};
   const choir_gather_attrs_t attrs = {.axis = 1};
   return DO(gather, x,
             choir__onnx_constant(c, CHOIR_DTYPE_I64, 2, shape, indices),

@@ -4,73 +4,100 @@
 
 #include <math.h>
 
-#include "onnx/onnx.h"
-
-typedef struct small_float_s {
-  int mantissa;   // bits of it that are written
-  int lowest;     // exponent of the smallest normal number
-  float largest;  // finite number
+typedef struct format_s {
+  int mantissa;    // bits of it that are written
+  int least;       // exponent of the smallest normal number
+  double largest;  // finite number
   bool has_infinity;
+  bool is_unsigned_zero;  // -0 is 0
   bool has_nan;
-  bool has_minus_zero;
-} small_float_t;
+} format_t;
 
-static bool find_small(int32_t type, small_float_t* out_small) {
+static bool find_format(int32_t type, format_t* out_format) {
   switch (type) {
     case CHOIR_ONNX_FLOAT8E4M3FN:
-      *out_small = (small_float_t){3, -6, 448, false, true, true};
+      *out_format = (format_t){3, -6, 448, false, false, true};
       return true;
     case CHOIR_ONNX_FLOAT8E4M3FNUZ:
-      *out_small = (small_float_t){3, -7, 240, false, true, false};
+      *out_format = (format_t){3, -7, 240, false, true, true};
       return true;
     case CHOIR_ONNX_FLOAT8E5M2:
-      *out_small = (small_float_t){2, -14, 57344, true, true, true};
+      *out_format = (format_t){2, -14, 57344, true, false, true};
       return true;
     case CHOIR_ONNX_FLOAT8E5M2FNUZ:
-      *out_small = (small_float_t){2, -15, 57344, false, true, false};
+      *out_format = (format_t){2, -15, 57344, false, true, true};
       return true;
     case CHOIR_ONNX_FLOAT4E2M1:
-      *out_small = (small_float_t){1, 0, 6, false, false, true};
+      *out_format = (format_t){1, 0, 6, false, false, false};
       return true;
     default:
       return false;
   }
 }
 
-// Powers of two from 2^-127 to 2^127.
-static float round_power(float value, bool saturate) {
-  const float least = 0x1p-127f, largest = 0x1p127f;
-  if (isnan(value)) return NAN;
-  if (value < least) return saturate ? least : NAN;
-  int exponent;
-  // The fraction is from 0.5 to below 1, of a power of two 0.5.
-  const float fraction = frexpf(value, &exponent);
-  if (isinf(value)) return saturate ? largest : NAN;
-  if (fraction >= 0.75f) ++exponent;
-  if (exponent - 1 > 127) return saturate ? largest : NAN;
-  return ldexpf(1, exponent - 1);
+// A type without NaN has -0 for it.
+static double round_to(const format_t* format, double x, bool does_saturate) {
+  if (isnan(x)) return format->has_nan ? x : -0.0;
+  double y = x;
+  if (!isinf(x) && x != 0) {
+    int exponent = ilogb(x);
+    if (exponent < format->least) exponent = format->least;
+    const double step = ldexp(1, exponent - format->mantissa);
+    y = nearbyint(x / step) * step;
+  }
+  if (fabs(y) > format->largest) {
+    if (does_saturate || !format->has_nan) return copysign(format->largest, y);
+    return format->has_infinity ? copysign(INFINITY, y) : NAN;
+  }
+  return y == 0 ? format->is_unsigned_zero ? 0 : copysign(0, x) : y;
 }
 
-static float beyond_largest(const small_float_t* small, float value,
-                            bool saturate) {
-  if (saturate || !small->has_nan) return copysignf(small->largest, value);
-  return small->has_infinity ? copysignf(INFINITY, value) : NAN;
+// A power of two; signs are lost.
+static double power_of_two(double x, const choir__onnx_cast_rule_t* rule) {
+  enum { LEAST = -127, LARGEST = 127 };
+  const double size = fabs(x);
+  if (isnan(x)) return x;
+  if (isinf(x)) return rule->does_saturate ? ldexp(1, LARGEST) : NAN;
+  int exponent = LEAST - 1;
+  if (size > 0) {
+    exponent = ilogb(size);
+    const double fraction = ldexp(size, -exponent);  // from 1 to 2
+    if (rule->round > 0 ? fraction > 1 : rule->round == 0 && fraction >= 1.5)
+      ++exponent;
+  }
+  if (exponent < LEAST) return rule->does_saturate ? ldexp(1, LEAST) : NAN;
+  if (exponent > LARGEST) return rule->does_saturate ? ldexp(1, LARGEST) : NAN;
+  return ldexp(1, exponent);
 }
 
-float choir__onnx_round_small(int32_t type, float value, bool saturate) {
-  small_float_t small;
-  if (type == CHOIR_ONNX_FLOAT8E8M0) return round_power(value, saturate);
-  if (!find_small(type, &small)) return value;
-  if (isnan(value)) return small.has_nan ? NAN : 0.0f;
-  if (isinf(value)) return beyond_largest(&small, value, saturate);
-  int exponent;
-  frexpf(value, &exponent);
-  // The distance of neighbours around value is 2^step. Both divisions are
-  // exact, so that only rintf rounds, half to even.
-  int step = exponent - 1 < small.lowest ? small.lowest : exponent - 1;
-  step -= small.mantissa;
-  const float rounded = ldexpf(rintf(ldexpf(value, -step)), step);
-  if (fabsf(rounded) > small.largest)
-    return beyond_largest(&small, value, saturate);
-  return rounded == 0 && !small.has_minus_zero ? 0.0f : rounded;
+static choir_status_t round_loop(const choir__onnx_array_t* srcs,
+                                 const choir__onnx_array_t* dsts,
+                                 const void* attrs) {
+  const choir__onnx_cast_rule_t* rule = attrs;
+  format_t format;
+  const bool has_format = find_format(rule->type, &format);
+  float* to = dsts->data;
+  for (int64_t k = 0; k < dsts->count; ++k) {
+    const double x = choir__onnx_number_at(&srcs[0], k);
+    to[k] = (float)(has_format ? round_to(&format, x, rule->does_saturate)
+                               : power_of_two(x, rule));
+  }
+  return NULL;
+}
+
+bool choir__onnx_is_small_float(int32_t type) {
+  format_t format;
+  return type == CHOIR_ONNX_FLOAT8E8M0 || find_format(type, &format);
+}
+
+choir_var_t* choir__onnx_round_small(choir__onnx_call_t* c, choir_var_t* x,
+                                     const choir__onnx_cast_rule_t* rule) {
+  const choir_view_t* from = choir_var_view(x);
+  if (!from) return choir_scope_fail(c->scope, NULL);
+  choir_view_t view = *from;
+  view.dtype = CHOIR_DTYPE_F32;
+  choir_var_t* y = NULL;
+  choir__onnx_host(c, "onnx/round_small", round_loop, rule, sizeof *rule, &x, 1,
+                   &view, 1, &y);
+  return y;
 }

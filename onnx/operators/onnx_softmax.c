@@ -30,9 +30,9 @@ static choir_var_t* hardmax_rows(choir__onnx_call_t* c, choir_var_t* x) {
 static void by_rows(choir__onnx_call_t* c, rows_t rows, int64_t axis) {
   const choir_view_t* view = VIEW(0);
   int64_t shape[2];
-  if (!choir__onnx_size(c, view->shape, (int32_t)axis, &shape[0]) ||
-      !choir__onnx_size(c, view->shape + axis, view->ndim - (int32_t)axis,
-                        &shape[1]))
+  if (!choir__onnx_product(c, view->shape, 0, (int32_t)axis, &shape[0]) ||
+      !choir__onnx_product(c, view->shape, (int32_t)axis, view->ndim,
+                           &shape[1]))
     return;
   choir_var_t* y = rows(c, choir__onnx_reshape(c, IN(0), 2, shape));
   OUT(0, choir__onnx_reshape(c, y, view->ndim, view->shape));

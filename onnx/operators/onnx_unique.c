@@ -110,7 +110,7 @@ static bool find_groups(choir__onnx_call_t* c, const rows_t* rows,
                         groups_t* groups) {
   enum { ARRAYS = 5 };
   const int64_t shape[] = {ARRAYS, rows->count};
-  if (!choir__shapes_have_room(c, CHOIR_DTYPE_I64, 2, shape)) return false;
+  if (!choir__onnx_has_room(c, CHOIR_DTYPE_I64, 2, shape)) return false;
   const size_t count = (size_t)rows->count;
   int64_t* memory =
       choir_scope_alloc(c->scope, sizeof(int64_t) * (ARRAYS * count + 1));

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows of convolutions and poolings, and linear maps along an axis.
+// Windows of convolutions and poolings.
 #include "onnx/operators/onnx_window_internal.h"
 
 #include <string.h>
 
-// ---- Windows ----
-
-// `count` numbers of an attribute from `least` on; absent ones are `value`.
-static bool read_sizes(choir__onnx_call_t* c, const char* name, int32_t count,
-                       int64_t least, int64_t value, int64_t* out) {
+bool choir__onnx_window_ints(choir__onnx_call_t* c, const char* name,
+                             int32_t count, int64_t least, int64_t value,
+                             int64_t* out) {
   int32_t given;
   const int64_t* ints = choir__onnx_ints(c, name, &given);
   if (given != 0 && given != count) {
@@ -34,7 +32,8 @@ static bool read_kernel(choir__onnx_call_t* c, const int64_t* kernel,
     FAIL(INVALID_ARGUMENT, "attribute kernel_shape is missing");
     return false;
   }
-  if (!read_sizes(c, "kernel_shape", window->count, 1, 1, window->kernel))
+  if (!choir__onnx_window_ints(c, "kernel_shape", window->count, 1, 1,
+                               window->kernel))
     return false;
   for (int32_t i = 0; kernel && i < window->count; ++i) {
     if (given > 0 && kernel[i] != window->kernel[i]) {
@@ -65,21 +64,32 @@ static void pad_same(choir__onnx_window_t* window, bool is_upper) {
   }
 }
 
-static bool read_pads(choir__onnx_call_t* c, choir__onnx_window_t* window) {
+static bool read_auto_pad(choir__onnx_call_t* c,
+                          choir__onnx_auto_pad_t* out_mode) {
+  static const char* const names[] = {"NOTSET", "SAME_UPPER", "SAME_LOWER",
+                                      "VALID"};
   const char* mode = choir__onnx_string(c, "auto_pad", "NOTSET");
-  if (strcmp(mode, "SAME_UPPER") == 0 || strcmp(mode, "SAME_LOWER") == 0) {
-    pad_same(window, strcmp(mode, "SAME_UPPER") == 0);
+  for (int32_t i = 0; i < 4; ++i)
+    if (strcmp(mode, names[i]) == 0 || (i == 0 && !*mode)) {
+      *out_mode = (choir__onnx_auto_pad_t)i;
+      return true;
+    }
+  FAIL(INVALID_ARGUMENT,
+       "auto_pad is '%.32s'; needs NOTSET, SAME_UPPER, SAME_LOWER or VALID",
+       mode);
+  return false;
+}
+
+static bool read_pads(choir__onnx_call_t* c, choir__onnx_window_t* window) {
+  if (!read_auto_pad(c, &window->auto_pad)) return false;
+  if (window->auto_pad == CHOIR__ONNX_PAD_VALID) return true;
+  if (window->auto_pad != CHOIR__ONNX_PAD_NOTSET) {
+    pad_same(window, window->auto_pad == CHOIR__ONNX_PAD_SAME_UPPER);
     return true;
   }
-  if (strcmp(mode, "VALID") == 0) return true;
-  if (*mode && strcmp(mode, "NOTSET") != 0) {
-    FAIL(INVALID_ARGUMENT,
-         "auto_pad is '%.32s'; needs NOTSET, SAME_UPPER, SAME_LOWER or VALID",
-         mode);
-    return false;
-  }
   int64_t pads[2 * CHOIR__ONNX_SPATIAL] = {0};
-  if (!read_sizes(c, "pads", 2 * window->count, 0, 0, pads)) return false;
+  if (!choir__onnx_window_ints(c, "pads", 2 * window->count, 0, 0, pads))
+    return false;
   for (int32_t i = 0; i < window->count; ++i) {
     window->before[i] = pads[i];
     window->after[i] = pads[window->count + i];
@@ -105,8 +115,9 @@ bool choir__onnx_window_read(choir__onnx_call_t* c, const choir_view_t* x,
     return false;
   }
   if (!read_kernel(c, kernel, out_window) ||
-      !read_sizes(c, "strides", count, 1, 1, out_window->stride) ||
-      !read_sizes(c, "dilations", count, 1, 1, out_window->dilation))
+      !choir__onnx_window_ints(c, "strides", count, 1, 1, out_window->stride) ||
+      !choir__onnx_window_ints(c, "dilations", count, 1, 1,
+                               out_window->dilation))
     return false;
   for (int32_t i = 0; i < count; ++i)
     out_window->reach[i] =
@@ -137,37 +148,6 @@ bool choir__onnx_window_count(choir__onnx_call_t* c, bool ceil,
   return true;
 }
 
-// ---- Sizes ----
-
-bool choir__onnx_times(choir__onnx_call_t* c, int64_t a, int64_t b,
-                       int64_t* out) {
-  if (!__builtin_mul_overflow(a, b, out)) return true;
-  FAIL(INVALID_ARGUMENT, "sizes %lld and %lld are too large", (long long)a,
-       (long long)b);
-  return false;
-}
-
-bool choir__onnx_product(choir__onnx_call_t* c, const int64_t* sizes,
-                         int32_t first, int32_t last, int64_t* out) {
-  *out = 1;
-  for (int32_t i = first; i < last; ++i)
-    if (!choir__onnx_times(c, *out, sizes[i], out)) return false;
-  return true;
-}
-
-bool choir__onnx_fits(choir__onnx_call_t* c, choir_dtype_t dtype, int32_t ndim,
-                      const int64_t* shape) {
-  // Twice, as what it is made of is there as well. A size of 0 hides no other.
-  int64_t bytes = 2 * (int64_t)choir_dtype_bytes(dtype);
-  for (int32_t i = 0; i < ndim; ++i)
-    if (shape[i] > 1 && !choir__onnx_times(c, bytes, shape[i], &bytes))
-      return false;
-  choir_status_t status =
-      choir_device_check_memory(choir_scope_device(c->scope), (uint64_t)bytes);
-  if (status) choir__onnx_fail(c, status);
-  return !status;
-}
-
 bool choir__onnx_window_fits(choir__onnx_call_t* c, const choir_view_t* x,
                              int64_t channels,
                              const choir__onnx_window_t* window) {
@@ -176,89 +156,14 @@ bool choir__onnx_window_fits(choir__onnx_call_t* c, const choir_view_t* x,
   return choir__onnx_fits(c, x->dtype, 2 + window->count, shape);
 }
 
-// ---- Constants ----
-
-double* choir__onnx_matrix(choir__onnx_call_t* c, int64_t rows,
-                           int64_t columns) {
-  uint64_t bytes;
-  if (rows < 0 || columns < 0 ||
-      __builtin_mul_overflow((uint64_t)rows, (uint64_t)columns, &bytes) ||
-      __builtin_mul_overflow(bytes, sizeof(double), &bytes) ||
-      bytes > UINT64_MAX / 4) {
-    FAIL(INVALID_ARGUMENT, "a matrix of %lld x %lld is too large",
-         (long long)rows, (long long)columns);
-    return NULL;
-  }
-  // Constants are made of it, on the host and on the step's device.
-  choir_status_t status =
-      choir_device_check_memory(choir_scope_device(c->scope), 3 * bytes);
-  if (status) {
-    choir__onnx_fail(c, status);
-    return NULL;
-  }
-  return choir_scope_alloc(c->scope, bytes + 1);
+choir_var_t* choir__onnx_with_rows(choir__onnx_call_t* c, choir_var_t* x) {
+  const int64_t axis = 2;
+  return choir__onnx_unsqueeze(c, x, &axis, 1);
 }
 
-choir_var_t* choir__onnx_numbers(choir__onnx_call_t* c, choir_dtype_t dtype,
-                                 int32_t ndim, const int64_t* shape,
-                                 const double* numbers) {
-  choir_view_t view;
-  choir_status_t status = choir_view_make(dtype, ndim, shape, &view);
-  if (status) return choir__onnx_fail(c, status);
-  const int64_t count = choir_view_count(&view);
-  const size_t width = choir_dtype_bytes(dtype);
-  char* data = choir_scope_alloc(c->scope, (size_t)count * width + 1);
-  if (!data) return choir_scope_fail(c->scope, NULL);
-  for (int64_t i = 0; i < count; ++i)
-    choir_element_store(data + (size_t)i * width, dtype, numbers[i]);
-  return choir__onnx_constant(c, dtype, ndim, shape, data);
-}
-
-choir_var_t* choir__onnx_filled(choir__onnx_call_t* c, choir_dtype_t dtype,
-                                int32_t ndim, const int64_t* shape,
-                                double value) {
-  choir_broadcast_to_attrs_t attrs = {.ndim = ndim};
-  for (int32_t i = 0; i < ndim; ++i) attrs.shape[i] = shape[i];
-  return DO(broadcast_to, choir__onnx_scalar(c, dtype, value), &attrs);
-}
-
-choir_var_t* choir__onnx_beside(choir__onnx_call_t* c, choir_var_t* var,
-                                choir_dtype_t dtype) {
-  const choir_view_t* view = choir_var_view(var);
-  const bool is_narrow = dtype == CHOIR_DTYPE_F16 || dtype == CHOIR_DTYPE_BF16;
-  return view && view->dtype == CHOIR_DTYPE_F32 && is_narrow
-             ? var
-             : choir__onnx_cast(c, var, dtype);
-}
-
-choir_var_t* choir__onnx_line(choir__onnx_call_t* c, choir_var_t* x,
-                              double factor, double shift) {
-  return DO(scale, x, &(choir_scale_attrs_t){.factor = factor, .shift = shift});
-}
-
-// ---- Linear maps ----
-
-choir_var_t* choir__onnx_along(choir__onnx_call_t* c, choir_var_t* x,
-                               int32_t axis, int64_t rows,
-                               const double* matrix) {
+choir_var_t* choir__onnx_without_rows(choir__onnx_call_t* c, choir_var_t* x) {
   const choir_view_t* view = choir_var_view(x);
-  if (!view || !matrix) return choir_scope_fail(c->scope, NULL);
-  int64_t parts[3] = {1, view->shape[axis], 1};
-  int64_t shape[CHOIR_MAX_NDIM];
-  const int32_t ndim = view->ndim;
-  for (int32_t i = 0; i < ndim; ++i)
-    shape[i] = i == axis ? rows : view->shape[i];
-  if (!choir__onnx_product(c, view->shape, 0, axis, &parts[0]) ||
-      !choir__onnx_product(c, view->shape, axis + 1, ndim, &parts[2]))
-    return choir_scope_fail(c->scope, NULL);
-  const int64_t sizes[2] = {rows, parts[1]};
-  choir_var_t* factor = choir__onnx_numbers(c, view->dtype, 2, sizes, matrix);
-  choir_var_t* y;
-  if (parts[2] == 1) {
-    const choir_matmul_attrs_t attrs = {.transpose_b = true};
-    y = DO(matmul, choir__onnx_reshape(c, x, 2, parts), factor, &attrs);
-  } else {
-    y = DO(matmul, factor, choir__onnx_reshape(c, x, 3, parts), NULL);
-  }
-  return choir__onnx_reshape(c, y, ndim, shape);
+  if (!view) return x;
+  const int64_t shape[] = {view->shape[0], view->shape[1], view->shape[3]};
+  return choir__onnx_reshape(c, x, 3, shape);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from choir import _elements, _numbers, _raw, tensor
+from choir import _elements, _numbers, _operands, _raw, tensor
 from choir._here import here
 from choir.autograd import _op
 from choir.tensor import Tensor
@@ -39,7 +39,7 @@ def _given(value):
 
 def _beside(value, like: Tensor) -> Tensor:
     """A tensor, number, list or array as a tensor on the device of `like`."""
-    return tensor._operand(_given(value), like)
+    return _operands.operand(_given(value), like)
 
 
 def _as(x: Tensor, code: int) -> Tensor:

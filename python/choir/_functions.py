@@ -17,7 +17,8 @@ import operator
 
 import numpy as np
 
-from choir import _elements, _numbers, _raw, autograd, tensor
+from choir import _elements, _indexing, _numbers, _operands, _raw, autograd
+from choir import tensor
 from choir._arguments import (
     _as,
     _axis,
@@ -44,7 +45,7 @@ def _fold(name: str, op: str, xs) -> Tensor:
         raise TypeError(f"{name} takes one tensor or more; none was given")
     result = _need_tensor(xs[0], name)
     for x in xs[1:]:
-        result = tensor._both(op, result, x)
+        result = _operands.both(op, result, x)
     return result
 
 
@@ -84,7 +85,7 @@ def add_bias(x: Tensor, b: Tensor, axis: int = 0) -> Tensor:
             f"matrix and a vector of {'columns' if axis == 0 else 'rows'} elements "
             "are needed"
         )
-    return tensor._both(
+    return _operands.both(
         "add", x, b if axis == 0 else _to_shape(b, (b.size(), 1))
     )
 
@@ -237,7 +238,7 @@ def split(x: Tensor, axis: int, parts=None, num_output=None) -> tuple:
         )
     ends = np.cumsum(lengths)
     return tuple(
-        tensor._take(x, axis, int(end) - length, int(end), 1)
+        _indexing.take(x, axis, int(end) - length, int(end), 1)
         for end, length in zip(ends, lengths)
     )
 
@@ -259,10 +260,10 @@ def slice(x: Tensor, starts, ends, axes=None, steps=None) -> Tensor:
             raise ValueError("slice: a step is 0")
         found = range(x.shape[axis])[start:end:step]
         if step < 0:
-            x = tensor._gather(x, axis, found)
+            x = _indexing.gather(x, axis, found)
         elif found != range(x.shape[axis]):
             stop = builtins.max(found.start, found.stop)
-            x = tensor._take(x, axis, found.start, stop, step)
+            x = _indexing.take(x, axis, found.start, stop, step)
     return x
 
 
@@ -433,8 +434,13 @@ def where(x, y, condition) -> Tensor:
             x = made(_elements.narrow(x))
     if not isinstance(condition, Tensor):
         condition = made(np.asarray(condition, np.bool_))
-    x, y, code = tensor._pair(x, y)
-    return _op("where", condition, tensor._as(x, code), tensor._as(y, code))
+    x, y, code = _operands.paired(x, y)
+    return _op(
+        "where",
+        condition,
+        _operands.as_code(x, code),
+        _operands.as_code(y, code),
+    )
 
 
 def onehot(axis: int, indices, depth, values) -> Tensor:
@@ -733,7 +739,7 @@ def _plain_functions() -> dict:
         def run(a, b, _name=op):
             return autograd._combined(
                 lambda: autograd._bare(OPS[_name]),
-                tensor._both,
+                _operands.both,
                 (_name, a, b),
                 {},
                 autograd._classes[_name],

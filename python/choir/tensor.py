@@ -22,7 +22,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from choir import _elements, _numbers, _raw, device as _device
-from choir._here import here
 from choir._calls import check, lib
 from choir._raw import CTensor, OPS, run
 
@@ -91,16 +90,16 @@ def _both_sides(op: str):
     """An operator, and the one for what has a tensor on its right."""
 
     def left(self, rhs) -> Tensor:
-        return _binary(op, self, rhs)
+        return _operands.binary(op, self, rhs)
 
     def right(self, lhs) -> Tensor:
-        return _binary(op, lhs, self)
+        return _operands.binary(op, lhs, self)
 
     return left, right
 
 
 def _in_place(op: str):
-    return lambda self, x: self._inplace(op, x)
+    return lambda self, x: _operands.in_place(op, self, x)
 
 
 def _with_vector(name: str, op: str, doc: str):
@@ -132,7 +131,7 @@ def _comparison(name: str, sign: str):
 
 def _of_two(name: str, op: str, doc: str):
     def function(lhs, rhs, ret: Tensor | None = None) -> Tensor:
-        return _into(_both(op, lhs, rhs), ret)
+        return _into(_operands.both(op, lhs, rhs), ret)
 
     doc = f"{doc}, into `ret` where that is given."
     return _called(function, name, doc)
@@ -506,44 +505,6 @@ class Tensor:
 
     # ---- Operators ----
 
-    def _inplace(self, name: str, x) -> Tensor:
-        """NumPy's rule "same kind": floats go into floats, integers into those of
-        their sign and into floats."""
-        own = self.data.dtype
-        if _numbers.is_number(x):
-            result = _raw.F32 if _numbers.is_real(x) else own
-        else:
-            x = _operand(x, self, wide=True)
-            if x is NotImplemented:
-                return x
-            result = x.data.dtype
-        if own not in _raw.FLOATS and (
-            result in _raw.FLOATS
-            or name == "div"
-            or own == _raw.BOOL
-            or (own == _raw.U8 and result in (_raw.I32, _raw.I64))
-        ):
-            raise TypeError(
-                f"{name} in place: its result does not go into a tensor of "
-                f"{_NAMES[self.dtype]}; write t = t {_SIGNS[name]} x"
-            )
-        if not isinstance(x, Tensor):
-            other = _elements.scalar(self.data, x)
-        else:
-            met = own
-            if own in _raw.FLOATS:
-                # In a dtype that holds both, rounded once.
-                met = _elements.promoted(own, result, False)
-                if result in (_raw.I32, _raw.I64):
-                    met = _raw.F64
-            other = _as(x.detach(), met).data
-            if met != own:
-                wide = _as(self.detach(), met).data
-                run("cast", run(name, wide, other), out=[self.data], dtype=own)
-                return self
-        run(name, self.data, other, out=[self.data])
-        return self
-
     __iadd__ = _in_place("add")
     __isub__ = _in_place("sub")
     __imul__ = _in_place("mul")
@@ -561,7 +522,7 @@ class Tensor:
     __ge__ = _both_sides("greater_equal")[0]
 
     def __floordiv__(self, rhs) -> Tensor:
-        return _floor_divide(self, rhs)
+        return _operands.floor_divide(self, rhs)
 
     def __matmul__(self, other) -> Tensor:
         return mult(self, other)
@@ -575,36 +536,20 @@ class Tensor:
     def __eq__(self, rhs):
         if rhs is None:
             return False
-        return _binary("equal", self, rhs)
+        return _operands.binary("equal", self, rhs)
 
     def __ne__(self, rhs):
         if rhs is None:
             return True
-        return _binary("not_equal", self, rhs)
+        return _operands.binary("not_equal", self, rhs)
 
     __hash__ = None
 
     def __getitem__(self, keys) -> Tensor:
-        return _slice(self, keys)
+        return _indexing.read(self, keys)
 
     def __setitem__(self, keys, value) -> None:
-        part = _slice(self.detach(), keys, must_share=True)
-        if isinstance(value, Tensor):
-            src = value.data
-        elif np.isscalar(value):
-            part.set_value(value)
-            return
-        else:
-            code = self.data.dtype
-            if code == _raw.BF16:
-                code = _raw.F32
-            array = _numbers.assigned_list(value, code)
-            src = _raw.from_array(self.device, array)
-        if src.dtype != part.data.dtype:
-            src = _raw.cast(src, part.data.dtype)
-        if src.shape() != part.shape:
-            src = run("broadcast_to", src, ndim=part.ndim(), shape=part.shape)
-        run("copy", src, out=[part.data])
+        _indexing.write(self, keys, value)
 
 
 PlaceHolder = Tensor
@@ -629,124 +574,6 @@ def _apply(name: str, *xs: Tensor, **settings) -> Tensor:
     return _autograd.apply(OPS[name], xs, settings)
 
 
-def _as(t: Tensor, code: int) -> Tensor:
-    return t if t.data.dtype == code else t.as_type(_DTYPES[code])
-
-
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-# Comparisons: what they are with their operands in the other order, and whether
-# they hold for a number above all of the dtype of the left one.
-_COMPARISONS = {
-    "less": ("greater", True),
-    "less_equal": ("greater_equal", True),
-    "greater": ("less", False),
-    "greater_equal": ("less_equal", False),
-    "equal": ("equal", False),
-    "not_equal": ("not_equal", True),
-}
-
-
-# What arrays of 64 bits are, as SINGA takes them.
-_SHORT = {_raw.F64: _raw.F32, _raw.I64: _raw.I32}
-
-
-def _operand(value, like: Tensor, wide: bool = False):
-    """What is beside a tensor, as a tensor; NotImplemented if it is neither that nor
-    a number, an array or a list.
-
-    A number takes the tensor's dtype; a float beside integers is float32. An array
-    keeps 64 bits where the tensor has them, and floats of as many beside integers.
-    Else, and unless `wide`, it has 32: ValueError for an integer that does not fit.
-    """
-    if isinstance(value, Tensor):
-        return value
-    code = like.data.dtype
-    is_float = code in _raw.FLOATS
-    if _numbers.is_number(value):
-        if not is_float and _numbers.is_real(value):
-            code = _raw.F32
-        elif code == _raw.BOOL and not isinstance(value, (bool, np.bool_)):
-            code = _raw.I32
-        return Tensor._of(_elements.scalar(like.data, value, code))
-    if not isinstance(value, np.ndarray) and not _is_list(value):
-        return NotImplemented
-    array = np.asarray(value)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype == np.int64 and code != _raw.I64:
-        is_short = not wide and not is_float
-        array = (
-            _elements.narrow(array) if is_short else _numbers.narrowed(array)
-        )
-    elif array.dtype == np.float64 and is_float and code != _raw.F64:
-        array = array if wide else array.astype(np.float32)
-    return Tensor._of(_elements.constant(like.device, array))
-
-
-def _pair(lhs, rhs, wide: bool = False, is_division: bool = False):
-    """Two operands, of which one is a tensor, as tensors, and the dtype of what they
-    make; None if the other cannot be one."""
-    like = lhs if isinstance(lhs, Tensor) else rhs
-    operands, codes = [], []
-    for value in (lhs, rhs):
-        made = _operand(value, like, wide)
-        if made is NotImplemented:
-            return None
-        code = made.data.dtype
-        # An array's 64 bits count where the tensor has them.
-        if made is not value and code != like.data.dtype:
-            code = _SHORT.get(code, code)
-        operands.append(made)
-        codes.append(code)
-    return *operands, _elements.promoted(*codes, is_division)
-
-
-def _binary(name: str, lhs, rhs) -> Tensor:
-    """An elementwise op of two operands, one of which may be a number."""
-    if isinstance(lhs, Tensor) and isinstance(rhs, Tensor):
-        code = lhs.data.dtype
-        if code == rhs.data.dtype and (
-            code in _raw.FLOATS or (code in _raw._WHOLE and name != "div")
-        ):
-            return _autograd.apply_attrs(OPS[name], (lhs, rhs), None)
-        mixed = here.precision == _raw.BF16 and {_raw.F32, _raw.BF16}
-        if {code, rhs.data.dtype} == mixed:
-            return _autograd.apply_attrs(OPS[name], (lhs, rhs), None)
-    like = lhs if isinstance(lhs, Tensor) else rhs
-    other = rhs if like is lhs else lhs
-    if _numbers.is_number(other):
-        return _with_number(name, like, other, like is lhs)
-    is_comparison = name in _COMPARISONS
-    pair = _pair(lhs, rhs, is_comparison, name == "div")
-    if pair is None:
-        return NotImplemented
-    a, b, result = pair
-    codes = a.data.dtype, b.data.dtype
-    floats = [code for code in codes if code in _raw.FLOATS]
-    if is_comparison:
-        # As they are: integers meet floats in float64.
-        met = _elements.promoted(*codes, False)
-        if len(floats) == 1:
-            met = _raw.F64
-        elif met == _raw.BOOL:
-            met = _raw.U8
-    elif _raw.F64 in codes or (name == "div" and not floats):
-        met = _raw.F64  # rounded to float32 once
-    else:
-        met = result
-    return _as(_apply(name, _as(a, met), _as(b, met)), result)
-
-
-def _both(name: str, lhs, rhs) -> Tensor:
-    """The same by the name of a function: TypeError for what is no operand."""
-    result = NotImplemented
-    if isinstance(lhs, Tensor) or isinstance(rhs, Tensor):
-        result = _binary(name, lhs, rhs)
-    if result is NotImplemented:
-        _need_tensor(rhs if isinstance(lhs, Tensor) else lhs, name)
-    return result
-
-
 def _need_tensor(x, name: str) -> Tensor:
     if not isinstance(x, Tensor):
         raise TypeError(
@@ -756,173 +583,8 @@ def _need_tensor(x, name: str) -> Tensor:
     return x
 
 
-def _with_number(name: str, t: Tensor, number, is_left: bool) -> Tensor:
-    """`t op number`, or with the number on the left."""
-    if name in _COMPARISONS:
-        name = name if is_left else _COMPARISONS[name][0]
-        return _compare_number(name, t, number)
-    code = t.data.dtype
-    is_float = code in _raw.FLOATS
-    if not is_float and (name == "div" or _numbers.is_real(number)):
-        # In float64, which holds both, rounded to float32 once.
-        wide = t.as_type(float64)
-        return _with_number(name, wide, number, is_left).as_type(float32)
-    value = _numbers.fitted(number, code)
-    if (
-        not is_float
-        or name not in ("add", "sub", "mul")
-        or value != value  # which no attribute of an op may be
-    ):
-        made = Tensor._of(_elements.scalar(t.data, number))
-        return _apply(name, *((t, made) if is_left else (made, t)))
-    if name == "mul":
-        return _apply("scale", t, factor=value, shift=0.0)
-    if name == "add":
-        return _apply("scale", t, factor=1.0, shift=value)
-    if is_left:
-        return _apply("scale", t, factor=1.0, shift=-value)
-    return _apply("scale", t, factor=-1.0, shift=value)
-
-
-def _compare_number(name: str, t: Tensor, number) -> Tensor:
-    """1 where it holds, in the dtype of t, or float32 for integers with a float.
-
-    Integers meet a float in float64, and a whole number of any size as it is.
-    """
-    code = t.data.dtype
-    if code in _raw.FLOATS:
-        return _apply(name, t, Tensor._of(_elements.scalar(t.data, number)))
-    if _numbers.is_real(number):
-        wide = t.detach().as_type(float64)
-        made = Tensor._of(_elements.scalar(wide.data, number))
-        return _apply(name, wide, made).as_type(float32)
-    if code == _raw.BOOL:
-        holds = _compare_number(name, t.as_type(uint8), number)
-        return holds.as_type(bool_)
-    side = _numbers.out_of(code, int(number))
-    if not side:
-        return _apply(name, t, Tensor._of(_elements.scalar(t.data, number)))
-    mirrored, holds_above = _COMPARISONS[name]
-    holds = holds_above if side > 0 else _COMPARISONS[mirrored][1]
-    return zeros_like(t).set_value(holds)
-
-
-def _floor_divide(lhs: Tensor, rhs) -> Tensor:
-    """The quotient rounded down, not the rounded quotient: in float64."""
-    if _numbers.is_number(rhs):
-        is_whole = lhs.data.dtype not in _raw.FLOATS
-        code = _raw.F32 if is_whole else lhs.data.dtype
-        if not is_whole or not _numbers.is_real(rhs):
-            rhs = _numbers.fitted(rhs, lhs.data.dtype)
-        if code == _raw.F32 and not is_whole:
-            rhs = float(np.float32(rhs))
-    else:
-        pair = _pair(lhs, rhs, is_division=True)
-        if pair is None:
-            return NotImplemented
-        rhs, code = pair[1].as_type(float64), pair[2]
-    quotient = _binary("div", lhs.as_type(float64), rhs)
-    return _as(_apply("floor", quotient), code)
-
-
-def _slice(t: Tensor, keys, must_share: bool = False) -> Tensor:
-    """NumPy's basic indexing: integers, slices, ..., None; one index array."""
-    if not isinstance(keys, tuple):
-        keys = (keys,)
-    given = len(
-        [key for key in keys if key is not None and key is not Ellipsis]
-    )
-    if given > t.ndim():
-        raise IndexError(
-            f"{given} indices for a tensor of shape {t.shape}; at most "
-            f"{t.ndim()} are possible"
-        )
-    if len([key for key in keys if key is Ellipsis]) > 1:
-        raise IndexError("an index can have one ellipsis (...) only")
-    if Ellipsis in [key for key in keys if key is Ellipsis]:
-        place = [key is Ellipsis for key in keys].index(True)
-        fill = (slice(None),) * (t.ndim() - given)
-        keys = keys[:place] + fill + keys[place + 1 :]
-    result = t
-    shape: list[int] = []
-    axis = 0
-    for key in keys:
-        if key is None:
-            shape.append(1)
-            continue
-        size = t.shape[axis]
-        if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-            index = int(key)
-            if not -size <= index < size:
-                raise IndexError(
-                    f"index {index} is out of range for axis {axis} of size {size}"
-                )
-            index %= size
-            result = _take(result, axis, index, index + 1, 1)
-        elif isinstance(key, slice):
-            start, stop, step = key.indices(size)
-            # Of a step beyond the axis only that matters.
-            step = builtins.min(step, builtins.max(size, 1))
-            count = len(range(start, stop, step))
-            if step < 0:
-                if must_share:
-                    raise NotImplementedError(
-                        "setting elements through a slice with a negative step"
-                    )
-                result = _gather(result, axis, range(start, stop, step))
-            elif count != size or step != 1:
-                result = _take(
-                    result, axis, start, builtins.max(start, stop), step
-                )
-            shape.append(count)
-        elif isinstance(key, (list, np.ndarray, Tensor)):
-            if must_share:
-                raise NotImplementedError(
-                    "setting elements by an array of indices"
-                )
-            indices = (
-                to_numpy(key) if isinstance(key, Tensor) else np.asarray(key)
-            )
-            if _is_list(key) and not indices.size:
-                indices = indices.astype(np.int64)
-            if indices.dtype == np.bool_:
-                if indices.shape != (size,):
-                    raise IndexError(
-                        f"a mask of shape {indices.shape} for axis {axis} of size "
-                        f"{size}"
-                    )
-                indices = np.flatnonzero(indices)
-            if indices.ndim != 1:
-                raise NotImplementedError(
-                    "indices with more than one dimension; use autograd.gather"
-                )
-            indices = _numbers.indices(indices, axis, size)
-            result = _gather(result, axis, indices)
-            shape.append(len(indices))
-        else:
-            raise TypeError(
-                f"index {key!r}; an integer, a slice, None, ... or an array of "
-                "integers is needed"
-            )
-        axis += 1
-    shape.extend(t.shape[axis:])
-    if tuple(shape) == result.shape:
-        return result if result is not t else _apply("reshape", t, **_to(shape))
-    return _apply("reshape", result, **_to(shape))
-
-
 def _to(shape) -> dict:
     return {"ndim": len(shape), "shape": tuple(shape)}
-
-
-def _take(t: Tensor, axis: int, start: int, stop: int, step: int) -> Tensor:
-    return _apply("slice", t, axis=axis, start=start, stop=stop, step=step)
-
-
-def _gather(t: Tensor, axis: int, indices) -> Tensor:
-    array = _numbers.narrowed(np.asarray(indices, np.int64).reshape(-1))
-    index = Tensor._of(_elements.constant(t.device, array))
-    return _apply("gather", t, index, axis=axis)
 
 
 # ---- Making tensors ----
@@ -1151,7 +813,7 @@ def repeat(t: Tensor, repeats, axis: int | None = None) -> Tensor:
             f"repeat: repeats is {repeats!r}; a number that is not negative, or "
             f"{size} of them, is needed"
         )
-    return _gather(t, axis, np.repeat(np.arange(size), counts))
+    return _indexing.gather(t, axis, np.repeat(np.arange(size), counts))
 
 
 # ---- Elementwise ----
@@ -1184,7 +846,7 @@ def _into(result: Tensor, out: Tensor | None) -> Tensor:
 
 def pow(t: Tensor, x, out: Tensor | None = None) -> Tensor:
     """t^x, for a number or a tensor."""
-    return _into(_both("pow", t, x), out)
+    return _into(_operands.both("pow", t, x), out)
 
 
 lt = _comparison("lt", "<")
@@ -1314,70 +976,7 @@ def tensordot(A: Tensor, B: Tensor, axes=2) -> Tensor:
 
 def einsum(ops: str, *args: Tensor) -> Tensor:
     """Einstein's summation for one or more tensors, as numpy.einsum."""
-    text = ops.replace(" ", "")
-    if "." in text:
-        raise NotImplementedError("einsum: '...' in the subscripts")
-    inputs, arrow, output = text.partition("->")
-    terms = inputs.split(",")
-    if len(terms) != len(args):
-        raise ValueError(
-            f"einsum: {len(terms)} terms in {ops!r} for {len(args)} tensors"
-        )
-    letters = "".join(terms)
-    if not arrow:
-        output = "".join(
-            c for c in sorted(set(letters)) if letters.count(c) == 1
-        )
-    sizes: dict[str, int] = {}
-    for term, t in zip(terms, args):
-        if len(term) != t.ndim():
-            raise ValueError(
-                f"einsum: {term!r} for a tensor of shape {t.shape}"
-            )
-        if len(set(term)) != len(term):
-            raise NotImplementedError(
-                f"einsum: a letter comes twice in {term!r}"
-            )
-        for letter, size in zip(term, t.shape):
-            if sizes.setdefault(letter, size) != size:
-                raise ValueError(
-                    f"einsum: {letter!r} is {sizes[letter]} and {size} in {ops!r}"
-                )
-    if not set(output) <= set(letters):
-        raise ValueError(
-            f"einsum: the output {output!r} has a letter of no input"
-        )
-    term, result = terms[0], args[0]
-    for i, (next_term, t) in enumerate(zip(terms[1:], args[1:])):
-        later = set(output).union(*terms[i + 2 :])
-        term, result = _einsum_pair(term, result, next_term, t, later)
-    for letter in [c for c in term if c not in output]:
-        result = sum(result, term.index(letter))
-        term = term.replace(letter, "")
-    return (
-        transpose(result, [term.index(c) for c in output]) if output else result
-    )
-
-
-def _einsum_pair(left: str, a: Tensor, right: str, b: Tensor, later: set):
-    """One product of two, as a batched matrix product."""
-    batch = [c for c in left if c in right and c in later]
-    summed = [c for c in left if c in right and c not in later]
-    rows = [c for c in left if c not in right]
-    columns = [c for c in right if c not in left]
-
-    def sizes(term: str, t: Tensor, of: list[str]) -> list[int]:
-        return [t.shape[term.index(c)] for c in of]
-
-    a2 = transpose(a, [left.index(c) for c in batch + rows + summed])
-    b2 = transpose(b, [right.index(c) for c in batch + summed + columns])
-    n, m = product(sizes(left, a, batch)), product(sizes(left, a, rows))
-    k, p = product(sizes(left, a, summed)), product(sizes(right, b, columns))
-    out = _apply("matmul", reshape(a2, (n, m, k)), reshape(b2, (n, k, p)))
-    shape = (
-        sizes(left, a, batch) + sizes(left, a, rows) + sizes(right, b, columns)
-    )
-    return "".join(batch + rows + columns), reshape(out, shape)
+    return _einsum.einsum(ops, args)
 
 
 def add_column(alpha: float, v: Tensor, beta: float, M: Tensor) -> Tensor:
@@ -1431,4 +1030,9 @@ def digest(tensors: dict[str, Tensor]) -> int:
     return out.value
 
 
-from choir import autograd as _autograd  # noqa: E402  (each needs the other)
+from choir import (  # noqa: E402  (each needs this module)
+    _einsum,
+    _indexing,
+    _operands,
+    autograd as _autograd,
+)

@@ -13,12 +13,6 @@ typedef struct cosines_s {
   bool is_periodic;
 } cosines_t;
 
-static void store(const choir__onnx_array_t* array, int64_t k, double value) {
-  const choir_dtype_t dtype = array->view.dtype;
-  choir_element_store((char*)array->data + (size_t)k * choir_dtype_bytes(dtype),
-                      dtype, value);
-}
-
 static choir_status_t window_loop(const choir__onnx_array_t* srcs,
                                   const choir__onnx_array_t* dsts,
                                   const void* attrs) {
@@ -28,7 +22,8 @@ static choir_status_t window_loop(const choir__onnx_array_t* srcs,
   const double period = (double)(w->is_periodic ? count : count - 1);
   for (int64_t n = 0; n < count; ++n) {
     const double t = period > 0 ? 2 * pi * (double)n / period : pi;
-    store(&dsts[0], n, w->a[0] - w->a[1] * cos(t) + w->a[2] * cos(2 * t));
+    choir__onnx_set_number(&dsts[0], n,
+                           w->a[0] - w->a[1] * cos(t) + w->a[2] * cos(2 * t));
   }
   return NULL;
 }
@@ -114,7 +109,8 @@ static choir_status_t mel_loop(const choir__onnx_array_t* srcs,
                                const void* attrs) {
   (void)srcs;
   const int64_t rows = dsts[0].view.shape[0], columns = dsts[0].view.shape[1];
-  for (int64_t k = 0; k < dsts[0].count; ++k) store(&dsts[0], k, 0);
+  for (int64_t k = 0; k < dsts[0].count; ++k)
+    choir__onnx_set_number(&dsts[0], k, 0);
   for (int64_t i = 0; i < columns; ++i) {
     const int64_t left = edge_row(attrs, i, rows);
     const int64_t centre = edge_row(attrs, i + 1, rows);
@@ -125,12 +121,12 @@ static choir_status_t mel_loop(const choir__onnx_array_t* srcs,
                          "%lld rows, or fall",
                          (long long)i, (long long)rows);
     for (int64_t j = left; j < centre; ++j)
-      store(&dsts[0], j * columns + i,
-            (double)(j - left) / (double)(centre - left));
-    store(&dsts[0], centre * columns + i, 1);
+      choir__onnx_set_number(&dsts[0], j * columns + i,
+                             (double)(j - left) / (double)(centre - left));
+    choir__onnx_set_number(&dsts[0], centre * columns + i, 1);
     for (int64_t j = centre; j < right; ++j)
-      store(&dsts[0], j * columns + i,
-            (double)(right - j) / (double)(right - centre));
+      choir__onnx_set_number(&dsts[0], j * columns + i,
+                             (double)(right - j) / (double)(right - centre));
   }
   return NULL;
 }

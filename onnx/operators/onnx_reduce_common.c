@@ -20,32 +20,6 @@ bool choir__onnx_axes_set(choir__onnx_call_t* c, const int64_t* list,
   return true;
 }
 
-bool choir__onnx_size(choir__onnx_call_t* c, const int64_t* sizes,
-                      int32_t count, int64_t* out_size) {
-  *out_size = 1;
-  for (int32_t i = 0; i < count; ++i)
-    if (__builtin_mul_overflow(*out_size, sizes[i], out_size)) {
-      FAIL(INVALID_ARGUMENT,
-           "the sizes of %d dimensions have a product of more than 63 bits",
-           count);
-      return false;
-    }
-  return true;
-}
-
-bool choir__onnx_has_room(choir__onnx_call_t* c, choir_dtype_t dtype,
-                          const int64_t* shape, int32_t ndim) {
-  int64_t count = 0;
-  if (!choir__onnx_size(c, shape, ndim, &count)) return false;
-  uint64_t bytes = 0;
-  if (__builtin_mul_overflow((uint64_t)count, choir_dtype_bytes(dtype), &bytes))
-    bytes = UINT64_MAX;
-  choir_status_t status =
-      choir_device_check_memory(choir_scope_device(c->scope), bytes);
-  if (status) choir__onnx_fail(c, status);
-  return !status;
-}
-
 int64_t choir__onnx_fold_size(const choir_view_t* x,
                               const choir__onnx_axes_t* axes) {
   int64_t size = 1;
@@ -64,7 +38,7 @@ static choir_var_t* join(choir__onnx_call_t* c, choir_var_t* x, int32_t first,
   if (!view || count < 2) return x;
   int64_t shape[CHOIR_MAX_NDIM];
   for (int32_t i = 0; i < first; ++i) shape[i] = view->shape[i];
-  if (!choir__onnx_size(c, view->shape + first, count, &shape[first]))
+  if (!choir__onnx_product(c, view->shape, first, first + count, &shape[first]))
     return choir_scope_fail(c->scope, NULL);
   for (int32_t i = first + count; i < view->ndim; ++i)
     shape[i - count + 1] = view->shape[i];
@@ -104,7 +78,7 @@ choir_var_t* choir__onnx_fold(choir__onnx_call_t* c, choir_var_t* x,
     if (axes->has[i] && keep_dims) shape[ndim++] = 1;
   }
   if (choir__onnx_fold_size(view, axes) == 0 &&
-      !choir__onnx_has_room(c, view->dtype, shape, ndim))
+      !choir__onnx_has_room(c, view->dtype, ndim, shape))
     return choir_scope_fail(c->scope, NULL);
   choir_reduce_attrs_t attrs = {.axis = -1, .keep_dims = false};
   if (axes->count < view->ndim) x = gather_axes(c, x, axes, &attrs.axis);
