@@ -74,8 +74,8 @@ typedef struct choir_step_s {
   // Of inference: what layers keep of the places before (model/kv_cache.h);
   // NULL: there are none.
   struct choir_kv_cache_s* cache;
-  // The tape has every op, also those without a gradient: what forward computed,
-  // to be written down (onnx/onnx.h). There is no backward then.
+  // The tape has every op, also those without a gradient: what forward
+  // computed, to be written down (onnx/onnx.h). There is no backward then.
   bool keeps_all;
 } choir_step_t;
 
@@ -188,8 +188,8 @@ typedef struct choir_tape_entry_s {
   const char* label;
   choir_custom_op_t custom;
 } choir_tape_entry_t;
-// The last op so far that a gradient can flow through (of a step that keeps_all,
-// the last op); NULL: there is none.
+// The last op so far that a gradient can flow through (of a step that
+// keeps_all, the last op); NULL: there is none.
 CHOIR_API const choir_tape_entry_t* choir_scope_tape(
     const choir_scope_t* scope);
 

@@ -223,10 +223,9 @@ typedef struct choir_onnx_trace_s {
 } choir_onnx_trace_t;
 // Of a step that keeps_all and runs still, as a file; or as bytes, which the
 // caller frees (malloc).
-CHOIR_API choir_status_t
-choir_onnx_write(choir_scope_t* scope, const choir_onnx_trace_t* trace,
-                 const char* path, const choir_onnx_write_options_t* options)
-    CHOIR_NODISCARD;
+CHOIR_API choir_status_t choir_onnx_write(
+    choir_scope_t* scope, const choir_onnx_trace_t* trace, const char* path,
+    const choir_onnx_write_options_t* options) CHOIR_NODISCARD;
 CHOIR_API choir_status_t
 choir_onnx_pack(choir_scope_t* scope, const choir_onnx_trace_t* trace,
                 const choir_onnx_write_options_t* options, void** out_bytes,

@@ -29,7 +29,7 @@ static char* copy_text(choir__onnx_writer_t* w, const char* text) {
 
 // Puts one more behind a list; false: no memory.
 bool choir__onnx_add_to(choir__onnx_writer_t* w, choir__onnx_list_t* list,
-                   void* one) {
+                        void* one) {
   if (list->count == list->capacity) {
     const size_t capacity = list->capacity ? 2 * list->capacity : 16;
     void** at = choir__onnx_writer_alloc(w, capacity * sizeof(void*));
@@ -51,14 +51,15 @@ static int compare_values(const void* a, const void* b) {
 }
 
 choir__onnx_written_t* choir__onnx_find_written(const choir__onnx_writer_t* w,
-                                   const void* key) {
+                                                const void* key) {
   const choir__onnx_written_t wanted = {.key = key};
   void* const* found = tfind(&wanted, &w->values, compare_values);
   return found ? *found : NULL;
 }
 
 // The entry of a variable or tensor, made if there is none; NULL: no memory.
-choir__onnx_written_t* choir__onnx_need_written(choir__onnx_writer_t* w, const void* key) {
+choir__onnx_written_t* choir__onnx_need_written(choir__onnx_writer_t* w,
+                                                const void* key) {
   choir__onnx_written_t* value = choir__onnx_find_written(w, key);
   if (value) return value;
   value = choir__onnx_writer_alloc(w, sizeof *value);
@@ -75,7 +76,8 @@ static int compare_texts(const void* a, const void* b) { return strcmp(a, b); }
 bool choir__onnx_take_name(choir__onnx_writer_t* w, const char* name) {
   if (tfind(name, &w->names, compare_texts)) return false;
   if (!tsearch(name, &w->names, compare_texts))
-    choir__onnx_stop(w, CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for names"));
+    choir__onnx_stop(w,
+                     CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for names"));
   return true;
 }
 
@@ -132,8 +134,8 @@ const char* choir__onnx_put_node(choir__onnx_put_t* p, const char* type,
 
 const char** choir__onnx_put_nodes(choir__onnx_put_t* p, const char* type,
                                    const char* const* inputs, int32_t count) {
-  const char** names = choir__onnx_writer_alloc(
-      p->writer, sizeof(char*) * ((size_t)count + 1));
+  const char** names =
+      choir__onnx_writer_alloc(p->writer, sizeof(char*) * ((size_t)count + 1));
   static const char* none[] = {"", "", "", "", "", "", "", NULL};
   if (!names || !choir__onnx_writes(p->writer)) return none;
   const Onnx__NodeProto* node = add_node(p->writer, type, inputs, count);
@@ -206,8 +208,8 @@ void choir__onnx_put_text(choir__onnx_put_t* p, const char* name,
 // ---- Tensors ----
 
 Onnx__TensorProto* choir__onnx_make_proto(choir__onnx_writer_t* w,
-                                      choir_dtype_t dtype, int32_t ndim,
-                                      const int64_t* shape) {
+                                          choir_dtype_t dtype, int32_t ndim,
+                                          const int64_t* shape) {
   Onnx__TensorProto* tensor = choir__onnx_writer_alloc(w, sizeof *tensor);
   int64_t* dims =
       choir__onnx_writer_alloc(w, sizeof(int64_t) * (size_t)(ndim + 1));
@@ -240,8 +242,8 @@ void choir__onnx_put_element(choir__onnx_put_t* p, const char* name,
   const int64_t one = 1;
   uint64_t element = 0;
   choir_element_store(&element, dtype, value);
-  put_tensor(p, name, choir__onnx_make_proto(p->writer, dtype, 1, &one), &element,
-             choir_dtype_bytes(dtype));
+  put_tensor(p, name, choir__onnx_make_proto(p->writer, dtype, 1, &one),
+             &element, choir_dtype_bytes(dtype));
 }
 
 const char* choir__onnx_put_constant(choir__onnx_put_t* p, choir_dtype_t dtype,
@@ -250,8 +252,8 @@ const char* choir__onnx_put_constant(choir__onnx_put_t* p, choir_dtype_t dtype,
   size_t bytes = choir_dtype_bytes(dtype);
   for (int32_t i = 0; i < ndim; ++i) bytes *= (size_t)shape[i];
   const char* name = NODE("Constant", NULL);
-  put_tensor(p, "value", choir__onnx_make_proto(p->writer, dtype, ndim, shape), data,
-             bytes);
+  put_tensor(p, "value", choir__onnx_make_proto(p->writer, dtype, ndim, shape),
+             data, bytes);
   return name;
 }
 
@@ -326,7 +328,8 @@ static const char* name_constant(choir__onnx_put_t* p, choir_var_t* var) {
   choir__onnx_writer_t* w = p->writer;
   choir_tensor_t* tensor = choir_var_tensor(var);
   const choir_view_t* view = choir_var_view(var);
-  choir__onnx_written_t* param = tensor ? choir__onnx_find_written(w, tensor) : NULL;
+  choir__onnx_written_t* param =
+      tensor ? choir__onnx_find_written(w, tensor) : NULL;
   if (param) {
     if (!param->is_used && !choir__onnx_add_to(w, &w->params, param)) return "";
     param->is_used = true;
@@ -355,19 +358,23 @@ const char* choir__onnx_name_of(choir__onnx_put_t* p, choir_var_t* var) {
 }
 
 const char* choir__onnx_put_in(choir__onnx_put_t* p, int32_t i) {
-  return choir__onnx_writes(p->writer) ? choir__onnx_name_of(p, p->entry->srcs[i]) : "";
+  return choir__onnx_writes(p->writer)
+             ? choir__onnx_name_of(p, p->entry->srcs[i])
+             : "";
 }
 
 bool choir__onnx_put_wants(const choir__onnx_put_t* p, int32_t k) {
   const choir_var_t* var = p->entry->results[k];
-  const choir__onnx_written_t* value = var ? choir__onnx_find_written(p->writer, var) : NULL;
+  const choir__onnx_written_t* value =
+      var ? choir__onnx_find_written(p->writer, var) : NULL;
   return value && value->is_used;
 }
 
 void choir__onnx_put_out(choir__onnx_put_t* p, int32_t k, const char* name) {
   choir__onnx_writer_t* w = p->writer;
   if (!choir__onnx_writes(w) || !WANTS(k)) return;
-  choir__onnx_written_t* value = choir__onnx_find_written(w, p->entry->results[k]);
+  choir__onnx_written_t* value =
+      choir__onnx_find_written(w, p->entry->results[k]);
   value->name = name;
   if (!value->wanted) return;
   // A result of the file: the node that makes it takes its name, or one more.
@@ -376,17 +383,17 @@ void choir__onnx_put_out(choir__onnx_put_t* p, int32_t k, const char* name) {
     NODE("Identity", name);
     last = w->last;
   }
-  if (!choir__onnx_writes(w)) return;
+  if (!last || !choir__onnx_writes(w)) return;
   last->output[0] = (char*)value->wanted;
   value->name = value->wanted;
 }
 
 void choir__onnx_put_fail(choir__onnx_put_t* p, choir_status_t status) {
   const char* label = p->entry ? p->entry->label : NULL;
-  const char* op = !p->entry                           ? "constant"
-                   : p->entry->op == CHOIR_OP_COUNT ? p->entry->custom.name
-                                                       : choir_op_name(
-                                                             p->entry->op);
+  const char* op = !p->entry ? "constant"
+                   : p->entry->op == CHOIR_OP_COUNT
+                       ? p->entry->custom.name
+                       : choir_op_name(p->entry->op);
   if (status)
     status = choir_status_annotate(status, __FILE__, __LINE__, "%s%sop %s",
                                    label ? label : "", label ? ": " : "", op);
@@ -396,7 +403,8 @@ void choir__onnx_put_fail(choir__onnx_put_t* p, choir_status_t status) {
 // ---- Graphs ----
 
 Onnx__ValueInfoProto* choir__onnx_make_info(choir__onnx_writer_t* w,
-                                       const char* name, choir_dtype_t dtype) {
+                                            const char* name,
+                                            choir_dtype_t dtype) {
   Onnx__ValueInfoProto* info = choir__onnx_writer_alloc(w, sizeof *info);
   Onnx__TypeProto* type = choir__onnx_writer_alloc(w, sizeof *type);
   Onnx__TypeProto__Tensor* tensor = choir__onnx_writer_alloc(w, sizeof *tensor);
@@ -414,8 +422,8 @@ Onnx__ValueInfoProto* choir__onnx_make_info(choir__onnx_writer_t* w,
 }
 
 Onnx__GraphProto* choir__onnx_make_graph(choir__onnx_writer_t* w,
-                                    const choir__onnx_body_t* body,
-                                    const char* name) {
+                                         const choir__onnx_body_t* body,
+                                         const char* name) {
   Onnx__GraphProto* graph = choir__onnx_writer_alloc(w, sizeof *graph);
   if (!graph) return NULL;
   onnx__graph_proto__init(graph);
@@ -450,7 +458,8 @@ const char* choir__onnx_put_body_input(choir__onnx_put_t* p,
 void choir__onnx_put_body_output(choir__onnx_put_t* p, const char* name,
                                  choir_dtype_t dtype) {
   choir__onnx_writer_t* w = p->writer;
-  Onnx__ValueInfoProto* info = choir__onnx_make_info(w, NODE("Identity", name), dtype);
+  Onnx__ValueInfoProto* info =
+      choir__onnx_make_info(w, NODE("Identity", name), dtype);
   if (info) choir__onnx_add_to(w, &w->graph->outputs, info);
 }
 

@@ -51,7 +51,8 @@ const char** choir__onnx_put_nodes(choir__onnx_put_t* p, const char* type,
 #define SRC_VIEW(i) (&p->now[i])
 // The op's attributes: ATTRS(conv2d)->stride.
 #define ATTRS(op) ((const choir_##op##_attrs_t*)p->entry->attrs)
-#define REFUSE(code, ...) choir__onnx_put_fail(p, CHOIR_ERROR(code, __VA_ARGS__))
+#define REFUSE(code, ...) \
+  choir__onnx_put_fail(p, CHOIR_ERROR(code, __VA_ARGS__))
 
 // Attributes of the last node. Arrays and texts are copied.
 void choir__onnx_put_int(choir__onnx_put_t* p, const char* name, int64_t value);
@@ -73,8 +74,8 @@ const char* choir__onnx_put_number(choir__onnx_put_t* p, choir_dtype_t dtype,
                                    double value);
 const char* choir__onnx_put_numbers(choir__onnx_put_t* p, int32_t count,
                                     const int64_t* values);
-#define NUMBERS(...)                                                          \
-  choir__onnx_put_numbers(                                                    \
+#define NUMBERS(...)                                                    \
+  choir__onnx_put_numbers(                                              \
       p, (int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
       (const int64_t[]){__VA_ARGS__})
 #define NUMBER(dtype, value) choir__onnx_put_number(p, dtype, value)

@@ -88,8 +88,8 @@ static const char* name_in(const char* path) {
   return slash ? slash + 1 : path;
 }
 
-static char* text_of(choir__onnx_writer_t* w, const char* format,
-                     const char* a, const char* b) {
+static char* text_of(choir__onnx_writer_t* w, const char* format, const char* a,
+                     const char* b) {
   const int length = snprintf(NULL, 0, format, a, b);
   char* text = choir__onnx_writer_alloc(w, (size_t)length + 1);
   if (text) snprintf(text, (size_t)length + 1, format, a, b);
@@ -273,13 +273,13 @@ static choir_var_t* make_input(choir_scope_t* scope, const choir_view_t* given,
   choir_tensor_t* tensor = NULL;
   const choir_fill_attrs_t zero = {.value = 0};
   if (!status)
-    status = choir_tensor_create_layout(choir_scope_device(scope), &view,
-                                        &tensor);
+    status =
+        choir_tensor_create_layout(choir_scope_device(scope), &view, &tensor);
   if (!status)
     status = choir_op_run(choir_scope_stream(scope), CHOIR_OP_FILL, &tensor, 1,
                           &zero, false, &tensor);
-  choir_var_t* var =
-      status ? choir_scope_fail(scope, status) : choir_scope_input(scope, tensor);
+  choir_var_t* var = status ? choir_scope_fail(scope, status)
+                            : choir_scope_input(scope, tensor);
   choir_tensor_release(tensor);
   return var;
 }
@@ -338,10 +338,9 @@ choir_status_t choir_onnx_save(choir_model_t* model, const choir_view_t* inputs,
                        count, CHOIR_MODEL_MAX_TENSORS);
   choir_scope_t* scope = NULL;
   CHOIR_TRY(choir_scope_create(choir_model_device(model), &scope));
-  choir_scope_begin(scope, &(choir_step_t){.sample_count = SAMPLES,
-                                           .keeps_all = true});
-  choir_status_t status =
-      save(model, scope, inputs, count, path, options);
+  choir_scope_begin(
+      scope, &(choir_step_t){.sample_count = SAMPLES, .keeps_all = true});
+  choir_status_t status = save(model, scope, inputs, count, path, options);
   choir_status_t why = choir_scope_end(scope);
   if (status)
     choir_status_free(why);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of a step as the messages of a file: those that the results need, each
-// by its writer.
+// The ops of a step as the messages of a file: those that the results need,
+// each by its writer.
 #include <search.h>
 #include <string.h>
 
@@ -24,7 +24,8 @@ static const form_t forms[CHOIR_OP_COUNT] = {
 // Sets *out_list to the entries that results need, the last one first.
 static void find_needed(choir__onnx_writer_t* w, choir__onnx_list_t* out_list) {
   for (int32_t i = 0; i < w->trace->result_count; ++i) {
-    choir__onnx_written_t* value = choir__onnx_need_written(w, w->trace->results[i].var);
+    choir__onnx_written_t* value =
+        choir__onnx_need_written(w, w->trace->results[i].var);
     if (!value) return;
     value->is_used = true;
   }
@@ -33,13 +34,15 @@ static void find_needed(choir__onnx_writer_t* w, choir__onnx_list_t* out_list) {
     bool is_needed = false;
     for (int32_t k = 0; k < CHOIR_OP_MAX_RESULTS; ++k) {
       choir__onnx_written_t* value =
-          entry->results[k] ? choir__onnx_find_written(w, entry->results[k]) : NULL;
+          entry->results[k] ? choir__onnx_find_written(w, entry->results[k])
+                            : NULL;
       if (value) is_needed |= value->is_used;
     }
     if (!is_needed) continue;
     choir__onnx_add_to(w, out_list, (void*)entry);
     for (int32_t i = 0; i < entry->src_count; ++i) {
-      choir__onnx_written_t* value = choir__onnx_need_written(w, entry->srcs[i]);
+      choir__onnx_written_t* value =
+          choir__onnx_need_written(w, entry->srcs[i]);
       if (value) value->is_used = true;
     }
   }
@@ -70,19 +73,20 @@ static void infer_other(choir__onnx_put_t* p) {
                       def ? (const void*)attrs : NULL, dsts);
   if (status)
     REFUSE(INVALID_ARGUMENT,
-         "with a batch of %lld in place of %lld it fails (%s); fixed_batch "
-         "writes a file for the size that there is",
-         (long long)p->writer->other_batch, (long long)p->writer->batch,
-         choir_status_message(status));
+           "with a batch of %lld in place of %lld it fails (%s); fixed_batch "
+           "writes a file for the size that there is",
+           (long long)p->writer->other_batch, (long long)p->writer->batch,
+           choir_status_message(status));
   choir_status_free(status);
   if (!choir__onnx_writes(p->writer)) return;
   for (int32_t k = 0; k < choir_op_result_count(entry->op); ++k) {
-    choir__onnx_written_t* value = choir__onnx_need_written(p->writer, entry->results[k]);
+    choir__onnx_written_t* value =
+        choir__onnx_need_written(p->writer, entry->results[k]);
     if (!value) return;
     value->has_other = true;
     memcpy(value->other, dsts[k].shape, sizeof value->other);
-    value->inner = choir__onnx_put_inner(p, choir_var_view(entry->results[k]),
-                                         &dsts[k]);
+    value->inner =
+        choir__onnx_put_inner(p, choir_var_view(entry->results[k]), &dsts[k]);
   }
 }
 
@@ -90,8 +94,8 @@ static void put_entry(choir__onnx_writer_t* w,
                       const choir_tape_entry_t* entry) {
   choir_view_t now[CHOIR_MAX_OPERANDS], other[CHOIR_MAX_OPERANDS];
   int64_t inner[CHOIR_MAX_OPERANDS];
-  choir__onnx_put_t put = {.writer = w, .entry = entry, .now = now,
-                           .other = other, .inner = inner};
+  choir__onnx_put_t put = {
+      .writer = w, .entry = entry, .now = now, .other = other, .inner = inner};
   choir__onnx_put_t* p = &put;
   const form_t* form = entry->op < CHOIR_OP_COUNT ? &forms[entry->op] : NULL;
   if (!form || !form->put) {
@@ -106,7 +110,8 @@ static void put_entry(choir__onnx_writer_t* w,
   }
   for (int32_t k = 0; k < CHOIR_OP_MAX_RESULTS; ++k) {
     choir__onnx_written_t* value =
-        entry->results[k] ? choir__onnx_need_written(w, entry->results[k]) : NULL;
+        entry->results[k] ? choir__onnx_need_written(w, entry->results[k])
+                          : NULL;
     if (value) value->is_made = true;
   }
   infer_other(p);
@@ -121,7 +126,8 @@ static Onnx__ValueInfoProto* make_declared(choir__onnx_writer_t* w,
                                            const choir_onnx_name_t* named) {
   const choir_view_t* view = choir_var_view(named->var);
   const choir__onnx_written_t* value = choir__onnx_find_written(w, named->var);
-  Onnx__ValueInfoProto* info = choir__onnx_make_info(w, named->name, view->dtype);
+  Onnx__ValueInfoProto* info =
+      choir__onnx_make_info(w, named->name, view->dtype);
   Onnx__TensorShapeProto* shape = choir__onnx_writer_alloc(w, sizeof *shape);
   const size_t count = (size_t)view->ndim;
   Onnx__TensorShapeProto__Dimension* dims =
@@ -150,7 +156,8 @@ static Onnx__ValueInfoProto* make_declared(choir__onnx_writer_t* w,
 
 static void declare(choir__onnx_writer_t* w, const choir_onnx_name_t* named,
                     choir__onnx_list_t* list) {
-  Onnx__ValueInfoProto* info = choir__onnx_writes(w) ? make_declared(w, named) : NULL;
+  Onnx__ValueInfoProto* info =
+      choir__onnx_writes(w) ? make_declared(w, named) : NULL;
   if (info) choir__onnx_add_to(w, list, info);
 }
 
@@ -158,11 +165,12 @@ static bool check_named(choir__onnx_writer_t* w, const choir_onnx_name_t* named,
                         const char* what) {
   if (!named->name || !choir_var_view(named->var))
     choir__onnx_stop(w, CHOIR_ERROR(INVALID_ARGUMENT,
-                        "onnx: %s '%s' is no variable of the step", what,
-                        named->name ? named->name : ""));
+                                    "onnx: %s '%s' is no variable of the step",
+                                    what, named->name ? named->name : ""));
   else if (!choir__onnx_take_name(w, named->name))
-    choir__onnx_stop(w, CHOIR_ERROR(INVALID_ARGUMENT, "onnx: two values are called '%s'",
-                        named->name));
+    choir__onnx_stop(
+        w, CHOIR_ERROR(INVALID_ARGUMENT, "onnx: two values are called '%s'",
+                       named->name));
   return choir__onnx_writes(w);
 }
 
@@ -191,15 +199,17 @@ static void take_params(choir__onnx_writer_t* w) {
   for (int32_t i = 0; i < w->trace->param_count; ++i) {
     const choir_named_tensor_t* named = &w->trace->params[i];
     if (named->shard) {
-      choir__onnx_stop(w, CHOIR_ERROR(FAILED_PRECONDITION, "onnx: parameter %s is a shard",
-                          named->name));
+      choir__onnx_stop(
+          w, CHOIR_ERROR(FAILED_PRECONDITION, "onnx: parameter %s is a shard",
+                         named->name));
       return;
     }
     choir__onnx_written_t* value = choir__onnx_need_written(w, named->tensor);
     if (!value || value->name) continue;  // shared, under its first name
     if (!choir__onnx_take_name(w, named->name)) {
-      choir__onnx_stop(w, CHOIR_ERROR(INVALID_ARGUMENT, "onnx: two values are called '%s'",
-                          named->name));
+      choir__onnx_stop(
+          w, CHOIR_ERROR(INVALID_ARGUMENT, "onnx: two values are called '%s'",
+                         named->name));
       return;
     }
     value->name = named->name;
@@ -220,7 +230,8 @@ static void take_results(choir__onnx_writer_t* w) {
 static void finish_results(choir__onnx_writer_t* w) {
   choir__onnx_put_t put = {.writer = w}, *p = &put;
   w->label = NULL;
-  for (int32_t i = 0; i < w->trace->result_count && choir__onnx_writes(w); ++i) {
+  for (int32_t i = 0; i < w->trace->result_count && choir__onnx_writes(w);
+       ++i) {
     const choir_onnx_name_t* named = &w->trace->results[i];
     const char* name = choir__onnx_name_of(p, named->var);
     if (choir__onnx_writes(w) && strcmp(name, named->name) != 0) {
@@ -231,8 +242,7 @@ static void finish_results(choir__onnx_writer_t* w) {
   }
 }
 
-static void add_initialisers(choir__onnx_writer_t* w,
-                             Onnx__GraphProto* graph) {
+static void add_initialisers(choir__onnx_writer_t* w, Onnx__GraphProto* graph) {
   const size_t count = w->params.count;
   Onnx__TensorProto** at =
       choir__onnx_writer_alloc(w, sizeof(void*) * (count + 1));
@@ -280,7 +290,8 @@ Onnx__ModelProto* choir__onnx_build_model(choir__onnx_writer_t* w,
     model->n_opset_import = 1;
     model->opset_import = sets;
     model->opset_import[0] = set;
-    model->graph = choir__onnx_make_graph(w, &whole, w->trace->name ? w->trace->name : "choir");
+    model->graph = choir__onnx_make_graph(
+        w, &whole, w->trace->name ? w->trace->name : "choir");
     if (model->graph) add_initialisers(w, model->graph);
   }
   tdestroy(w->values, forget);

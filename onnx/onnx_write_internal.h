@@ -49,11 +49,11 @@ struct choir__onnx_writer_s {
   void* names;   // texts, by tsearch
   choir__onnx_body_t* graph;
   Onnx__NodeProto* last;
-  choir__onnx_list_t params;  // of choir__onnx_written_t: the initialisers
+  choir__onnx_list_t params;   // of choir__onnx_written_t: the initialisers
   choir__onnx_list_t numbers;  // vectors that are constants already
-  const char* label;          // of the op that is written
-  const char* batch_name;     // of the node that gives the batch's size
-  int64_t last_number;        // in a name
+  const char* label;           // of the op that is written
+  const char* batch_name;      // of the node that gives the batch's size
+  int64_t last_number;         // in a name
   int64_t batch, other_batch;
 };
 

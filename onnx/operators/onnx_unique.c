@@ -138,8 +138,8 @@ static bool read_rows(choir__onnx_call_t* c, choir_var_t* x, int64_t axis,
     rows->width *= view->shape[k];
   }
   rows->is_unsigned = TYPE(0) == CHOIR_ONNX_UINT64;
-  return choir__onnx_read_var(c, choir__onnx_transpose(c, x, axes),
-                              c->is_known, &rows->array);
+  return choir__onnx_read_var(c, choir__onnx_transpose(c, x, axes), c->is_known,
+                              &rows->array);
 }
 
 void choir__onnx_op_unique(choir__onnx_call_t* c) {

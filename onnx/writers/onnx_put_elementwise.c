@@ -44,10 +44,9 @@ void choir__onnx_put_round(choir__onnx_put_t* p) {
   const choir_dtype_t dtype = SRC_VIEW(0)->dtype;
   const char* size = NODE("Abs", SRC(0));
   const char* below = NODE("Floor", size);
-  const char* is_up = NODE("GreaterOrEqual", NODE("Sub", size, below),
-                           NUMBER(dtype, 0.5));
-  const char* whole =
-      NODE("Add", below, choir__onnx_put_cast(p, is_up, dtype));
+  const char* is_up =
+      NODE("GreaterOrEqual", NODE("Sub", size, below), NUMBER(dtype, 0.5));
+  const char* whole = NODE("Add", below, choir__onnx_put_cast(p, is_up, dtype));
   DST(0, NODE("Mul", NODE("Sign", SRC(0)), whole));
 }
 
@@ -126,8 +125,8 @@ void choir__onnx_put_where(choir__onnx_put_t* p) {
 
 // ---- Values ----
 
-// Whole numbers saturate; ONNX's Cast drops bits, and says nothing of floats that
-// are too large for whole numbers.
+// Whole numbers saturate; ONNX's Cast drops bits, and says nothing of floats
+// that are too large for whole numbers.
 void choir__onnx_put_cast_op(choir__onnx_put_t* p) {
   const choir_dtype_t from = SRC_VIEW(0)->dtype;
   const choir_dtype_t to = (choir_dtype_t)ATTRS(cast)->dtype;
@@ -147,6 +146,6 @@ void choir__onnx_put_fill(choir__onnx_put_t* p) {
 
 // What it was in training; a file that runs leaves its input as it is.
 void choir__onnx_put_dropout(choir__onnx_put_t* p) {
-  DST(0, NODE("Dropout", SRC(0),
-              NUMBER(CHOIR_DTYPE_F32, ATTRS(dropout)->ratio)));
+  DST(0,
+      NODE("Dropout", SRC(0), NUMBER(CHOIR_DTYPE_F32, ATTRS(dropout)->ratio)));
 }

@@ -19,8 +19,8 @@ void choir__onnx_put_one_hot(choir__onnx_put_t* p) {
   const choir_one_hot_attrs_t* a = ATTRS(one_hot);
   const choir_dtype_t dtype = (choir_dtype_t)a->dtype;
   const char* ids = choir__onnx_put_cast(p, SRC(0), CHOIR_DTYPE_I64);
-  const char* hot = NODE("OneHot", ids, NUMBER(CHOIR_DTYPE_I64, a->depth),
-                         NUMBERS(0, 1));
+  const char* hot =
+      NODE("OneHot", ids, NUMBER(CHOIR_DTYPE_I64, a->depth), NUMBERS(0, 1));
   choir__onnx_put_int(p, "axis", a->axis);
   DST(0, NODE("Where", choir__onnx_put_cast(p, hot, CHOIR_DTYPE_BOOL),
               NUMBER(dtype, a->on), NUMBER(dtype, a->off)));
@@ -40,10 +40,9 @@ void choir__onnx_put_pad(choir__onnx_put_t* p) {
       REFUSE(UNIMPLEMENTED, "ONNX's Pad mirrors no more than x has");
   }
   const char* sizes = choir__onnx_put_numbers(p, 2 * x->ndim, pads);
-  const char* y =
-      a->mode == CHOIR_PAD_CONSTANT
-          ? NODE("Pad", SRC(0), sizes, NUMBER(x->dtype, a->value))
-          : NODE("Pad", SRC(0), sizes);
+  const char* y = a->mode == CHOIR_PAD_CONSTANT
+                      ? NODE("Pad", SRC(0), sizes, NUMBER(x->dtype, a->value))
+                      : NODE("Pad", SRC(0), sizes);
   choir__onnx_put_text(p, "mode", modes[a->mode]);
   DST(0, y);
 }
@@ -70,23 +69,26 @@ void choir__onnx_put_repeat(choir__onnx_put_t* p) {
   const int32_t ndim = SRC_VIEW(0)->ndim, axis = (int32_t)a->axis;
   if (ndim == CHOIR_MAX_NDIM ||
       choir_view_count(choir_var_view(p->entry->results[0])) == 0) {
-    REFUSE(UNIMPLEMENTED,
-           "%d dimensions, each element %lld times; ONNX needs at most %d, and a "
-           "result with elements",
-           ndim, (long long)a->repeats, CHOIR_MAX_NDIM - 1);
+    REFUSE(
+        UNIMPLEMENTED,
+        "%d dimensions, each element %lld times; ONNX needs at most %d, and a "
+        "result with elements",
+        ndim, (long long)a->repeats, CHOIR_MAX_NDIM - 1);
     return;
   }
   int64_t sizes[CHOIR_MAX_NDIM], shape[CHOIR_MAX_NDIM] = {0};
   for (int32_t i = 0; i <= ndim; ++i) sizes[i] = i == axis + 1 ? a->repeats : 1;
-  const char* wide = NODE("Expand", NODE("Unsqueeze", SRC(0), NUMBERS(axis + 1)),
-                          choir__onnx_put_numbers(p, ndim + 1, sizes));
+  const char* wide =
+      NODE("Expand", NODE("Unsqueeze", SRC(0), NUMBERS(axis + 1)),
+           choir__onnx_put_numbers(p, ndim + 1, sizes));
   // Reshape's 0 is the source's size at the same place, so before the axis
   // alone.
   for (int32_t i = axis + 1; i < ndim; ++i) shape[i] = SRC_VIEW(0)->shape[i];
   shape[axis] = -1;
   for (int32_t i = axis + 1; i < ndim; ++i)
     if (p->now[0].shape[i] != p->other[0].shape[i])
-      REFUSE(UNIMPLEMENTED, "the batch lies behind the axis; fixed_batch writes "
-                          "a file for the size that there is");
+      REFUSE(UNIMPLEMENTED,
+             "the batch lies behind the axis; fixed_batch writes "
+             "a file for the size that there is");
   DST(0, NODE("Reshape", wide, choir__onnx_put_numbers(p, ndim, shape)));
 }

@@ -28,8 +28,8 @@ void choir__onnx_put_linear(choir__onnx_put_t* p) {
 
 // ---- Windows ----
 
-// What lies around the image, also where the op names a rule for it: runtimes do
-// not know each rule beside dilation.
+// What lies around the image, also where the op names a rule for it: runtimes
+// do not know each rule beside dilation.
 static void put_pads(choir__onnx_put_t* p, int32_t mode, const int64_t* padding,
                      const int64_t* after, const int64_t* stride,
                      const int64_t* window) {
@@ -142,6 +142,6 @@ void choir__onnx_put_layer_norm(choir__onnx_put_t* p) {
 void choir__onnx_put_rms_norm(choir__onnx_put_t* p) {
   const char* square = NODE("Mul", SRC(0), SRC(0));
   const char* moment = mean_over(p, square, NUMBERS(-1));
-  DST(0, NODE("Mul",
-              over_root(p, SRC(0), moment, ATTRS(rms_norm)->epsilon), SRC(1)));
+  DST(0, NODE("Mul", over_root(p, SRC(0), moment, ATTRS(rms_norm)->epsilon),
+              SRC(1)));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums, maxima, soft-max and losses. Losses have one element in one dimension; of
-// no samples they are 0, and NaN in a file.
+// Sums, maxima, soft-max and losses. Losses have one element in one dimension;
+// of no samples they are 0, and NaN in a file.
 #include "onnx/onnx_put_def.h"
 
 static const char* one_element(choir__onnx_put_t* p, const char* x) {
@@ -105,25 +105,26 @@ static const char* share(choir__onnx_put_t* p, const char* t, const char* q,
 void choir__onnx_put_binary_cross_entropy(choir__onnx_put_t* p) {
   const choir_dtype_t dtype = SRC_VIEW(0)->dtype;
   const char *zero = NUMBER(dtype, 0), *one = NUMBER(dtype, 1);
-  const char* sum = NODE("Add", share(p, SRC(1), SRC(0), zero),
-                         share(p, NODE("Sub", one, SRC(1)),
-                               NODE("Sub", one, SRC(0)), zero));
+  const char* sum =
+      NODE("Add", share(p, SRC(1), SRC(0), zero),
+           share(p, NODE("Sub", one, SRC(1)), NODE("Sub", one, SRC(0)), zero));
   // Without dimensions there is one sample.
   if (SRC_VIEW(0)->ndim > 1)
-    sum = reduced_along(p, "ReduceSum", NODE("Reshape", sum, NUMBERS(0, -1)), 1);
+    sum =
+        reduced_along(p, "ReduceSum", NODE("Reshape", sum, NUMBERS(0, -1)), 1);
   DST(0, one_element(p, NODE("Neg", reduced(p, "ReduceMean", sum))));
 }
 
 void choir__onnx_put_mse_loss(choir__onnx_put_t* p) {
   const char* difference = NODE("Sub", SRC(0), SRC(1));
-  DST(0, one_element(p, reduced(p, "ReduceMean",
-                                NODE("Mul", difference, difference))));
+  DST(0, one_element(
+             p, reduced(p, "ReduceMean", NODE("Mul", difference, difference))));
 }
 
 void choir__onnx_put_count_correct(choir__onnx_put_t* p) {
   const char* found = first_maxima(p, SRC(0), 1, false);
   const char* ids = choir__onnx_put_cast(p, SRC(1), CHOIR_DTYPE_I64);
-  const char* hits = choir__onnx_put_cast(p, NODE("Equal", found, ids),
-                                          CHOIR_DTYPE_I64);
+  const char* hits =
+      choir__onnx_put_cast(p, NODE("Equal", found, ids), CHOIR_DTYPE_I64);
   DST(0, one_element(p, reduced(p, "ReduceSum", hits)));
 }

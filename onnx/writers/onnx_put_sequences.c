@@ -9,10 +9,11 @@
 // Whether a dimension of a source does not follow the batch; else it fails.
 static bool is_fixed(choir__onnx_put_t* p, int32_t source, int32_t axis) {
   if (p->now[source].shape[axis] == p->other[source].shape[axis]) return true;
-  REFUSE(UNIMPLEMENTED,
-       "dimension %d of source %d follows the batch; fixed_batch writes a file "
-       "for the size that there is",
-       axis, source);
+  REFUSE(
+      UNIMPLEMENTED,
+      "dimension %d of source %d follows the batch; fixed_batch writes a file "
+      "for the size that there is",
+      axis, source);
   return false;
 }
 
@@ -23,9 +24,8 @@ static const char* shared_heads(choir__onnx_put_t* p, int32_t source) {
   const int64_t heads = SRC_VIEW(0)->shape[1];
   const int64_t* shape = SRC_VIEW(source)->shape;
   if (shape[1] == heads) return SRC(source);
-  const char* wide =
-      NODE("Expand", NODE("Unsqueeze", SRC(source), NUMBERS(2)),
-           NUMBERS(1, 1, heads / shape[1], 1, 1));
+  const char* wide = NODE("Expand", NODE("Unsqueeze", SRC(source), NUMBERS(2)),
+                          NUMBERS(1, 1, heads / shape[1], 1, 1));
   return NODE("Reshape", wide, NUMBERS(0, heads, shape[2], shape[3]));
 }
 
@@ -63,15 +63,15 @@ void choir__onnx_put_attention(choir__onnx_put_t* p) {
   const double scale = a->scale > 0 ? a->scale : 1 / sqrt(depth);
   const char* keys = NODE("Transpose", shared_heads(p, 1));
   choir__onnx_put_ints(p, "perm", 4, (const int64_t[]){0, 1, 3, 2});
-  const char* scores = NODE(
-      "MatMul", NODE("Mul", SRC(0), NUMBER(q->dtype, scale)), keys);
+  const char* scores =
+      NODE("MatMul", NODE("Mul", SRC(0), NUMBER(q->dtype, scale)), keys);
   const bool has_mask = p->entry->src_count > 3;
   if (has_mask && choir_dtype_is_float(SRC_VIEW(3)->dtype))
     scores = NODE("Add", scores, SRC(3));
   else if (has_mask)
-    scores = masked(p, scores,
-                    choir__onnx_put_cast(p, SRC(3), CHOIR_DTYPE_BOOL),
-                    -INFINITY);
+    scores =
+        masked(p, scores, choir__onnx_put_cast(p, SRC(3), CHOIR_DTYPE_BOOL),
+               -INFINITY);
   if (a->causal)
     scores = masked(p, scores, seen(p, q->shape[2], k->shape[2], a->offset),
                     -INFINITY);
@@ -100,8 +100,7 @@ static const char* table(choir__onnx_put_t* p, int64_t rows, int64_t half,
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < half; ++j) {
       const double turn = pow(a->theta, -(double)j / (double)half);
-      values[i * half + j] =
-          (float)function((double)(i + a->offset) * turn);
+      values[i * half + j] = (float)function((double)(i + a->offset) * turn);
     }
   const char* name =
       choir__onnx_put_constant(p, CHOIR_DTYPE_F32, 2, shape, values);
@@ -125,11 +124,12 @@ void choir__onnx_put_rotary(choir__onnx_put_t* p) {
   const int64_t rows = x->shape[x->ndim - 2], half = x->shape[x->ndim - 1] / 2;
   if (!is_fixed(p, 0, x->ndim - 2)) return;
   const char** parts = parts_of(p, SRC(0), 2);
-  const char *sine = table(p, rows, half, sin), *cosine = table(p, rows, half, cos);
-  const char* first = NODE("Sub", NODE("Mul", parts[0], cosine),
-                           NODE("Mul", parts[1], sine));
-  const char* second = NODE("Add", NODE("Mul", parts[1], cosine),
-                            NODE("Mul", parts[0], sine));
+  const char *sine = table(p, rows, half, sin),
+             *cosine = table(p, rows, half, cos);
+  const char* first =
+      NODE("Sub", NODE("Mul", parts[0], cosine), NODE("Mul", parts[1], sine));
+  const char* second =
+      NODE("Add", NODE("Mul", parts[1], cosine), NODE("Mul", parts[0], sine));
   const char* y = NODE("Concat", first, second);
   choir__onnx_put_int(p, "axis", -1);
   DST(0, y);

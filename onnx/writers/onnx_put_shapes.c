@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops whose attributes name sizes. Where a size follows the batch, the file must
-// not have the number of this step: for such a place there is -1 in a Reshape, 1
-// in an Expand, and an open end in a Slice.
+// Ops whose attributes name sizes. Where a size follows the batch, the file
+// must not have the number of this step: for such a place there is -1 in a
+// Reshape, 1 in an Expand, and an open end in a Slice.
 #include <string.h>
 
 #include "onnx/onnx_put_def.h"
@@ -64,8 +64,7 @@ static void reshape_other(const choir__onnx_put_t* p,
 // does not have there.
 static bool is_batch(const choir__onnx_put_t* p, int32_t i, int64_t source) {
   const int64_t batch = choir__onnx_put_batch_now(p);
-  return i == 0 && source == 1 && batch > 1 &&
-         result_of(p)->shape[0] == batch;
+  return i == 0 && source == 1 && batch > 1 && result_of(p)->shape[0] == batch;
 }
 
 // The sizes of a broadcast's source for dimension i of the result; 1: none.
@@ -81,7 +80,7 @@ static void broadcast_other(const choir__onnx_put_t* p,
   for (int32_t i = 0; i < result->ndim; ++i) {
     const int64_t now = source_size(&p->now[0], result, i);
     const int64_t other = source_size(&p->other[0], result, i);
-    attrs->shape[i] = now != other        ? other
+    attrs->shape[i] = now != other          ? other
                       : is_batch(p, i, now) ? choir__onnx_put_batch_other(p)
                                             : result->shape[i];
   }

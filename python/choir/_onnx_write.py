@@ -158,10 +158,12 @@ def to_onnx(
     lie in a file of their own, PATH.data.
     """
     xs = _listed(inputs)
+    if not xs:
+        raise ValueError("to_onnx: there is no input; one at least is needed")
     is_result = isinstance(y, (Tensor, list, tuple))
     results = _listed(y if is_result else _forward(xs, y))
-    if not xs or not results:
-        raise ValueError("to_onnx: an input and a result at least are needed")
+    if not results:
+        raise ValueError("to_onnx: there is no result; one at least is needed")
     if is_result and all(one.creator is None for one in results):
         raise StateError(
             "to_onnx: no operator that autograd remembers made this; give the "

@@ -59,7 +59,9 @@ void ExpectNear(choir_tensor_t* got, choir_tensor_t* expected,
 // what ops can do.
 bool HasForm(choir_op_t op, const choir_op_case_t& one, choir_dtype_t dtype) {
   const std::string shapes = one.shapes, attrs = one.attrs ? one.attrs : "";
-  const auto starts = [&](const char* text) { return shapes.rfind(text, 0) == 0; };
+  const auto starts = [&](const char* text) {
+    return shapes.rfind(text, 0) == 0;
+  };
   switch (static_cast<int>(op)) {
     case CHOIR_OP_RANDOM_UNIFORM:
     case CHOIR_OP_RANDOM_NORMAL:
@@ -189,8 +191,8 @@ TEST_P(OnnxOps, IsReadAgain) {
   for (choir_dtype_t dtype : {CHOIR_DTYPE_F32, CHOIR_DTYPE_F64, CHOIR_DTYPE_I32,
                               CHOIR_DTYPE_I64, CHOIR_DTYPE_BOOL}) {
     if (!(def->dtypes & (1u << dtype))) continue;
-    for (choir_dtype_t second : {CHOIR_DTYPE_I64, CHOIR_DTYPE_I32,
-                                 CHOIR_DTYPE_F32}) {
+    for (choir_dtype_t second :
+         {CHOIR_DTYPE_I64, CHOIR_DTYPE_I32, CHOIR_DTYPE_F32}) {
       if (!seconds) second = dtype;
       if (seconds && !(seconds & (1u << second))) continue;
       SCOPED_TRACE(std::string(choir_dtype_name(dtype)) + " " +

@@ -55,8 +55,7 @@ class OnnxWrite : public ModelTest {
                   const std::vector<int64_t>& counts) {
     for (int64_t count : counts) {
       SCOPED_TRACE(count);
-      const TensorPtr x =
-          Make(device_.get(), {count, 2}, Floats(2 * count, 9));
+      const TensorPtr x = Make(device_.get(), {count, 2}, Floats(2 * count, 9));
       std::vector<TensorPtr> results;
       ASSERT_OK(RunOnce(onnx, device_.get(), {x.get()}, &results));
       const std::vector<float> expected = net->Predict(x.get());
@@ -115,12 +114,12 @@ TEST_P(OnnxWrite, ParametersMayLieInAFileBesideIt) {
 // A file that was read and is written again.
 TEST_P(OnnxWrite, AFileIsWrittenAgain) {
   std::unique_ptr<Net> net = Ready(Perceptron());
-  const std::string first = PathOf("first.onnx"), second = PathOf("second.onnx");
+  const std::string first = PathOf("first.onnx"),
+                    second = PathOf("second.onnx");
   ASSERT_OK(Save(net.get(), first));
   choir_onnx_t* opened = nullptr;
   choir_model_t* model = nullptr;
-  ASSERT_OK(
-      choir_onnx_load(device_.get(), first.c_str(), 0, &opened, &model));
+  ASSERT_OK(choir_onnx_load(device_.get(), first.c_str(), 0, &opened, &model));
   OnnxPtr read(opened);
   choir_view_t x = *choir_tensor_view(x_.get());
   ASSERT_OK(choir_model_compile(model, &x, 1));
@@ -166,7 +165,8 @@ TEST_P(OnnxWrite, AForwardOfOneBatchSizeIsAFileOfIt) {
       });
   ASSERT_OK(net->Create(device));
   ASSERT_OK(net->Compile({12, 2}));
-  const std::string path = PathOf((GetParam() + std::string("_fixed.onnx")).c_str());
+  const std::string path =
+      PathOf((GetParam() + std::string("_fixed.onnx")).c_str());
   EXPECT_STATUS(INVALID_ARGUMENT, "add", Save(net.get(), path));
   EXPECT_FALSE(Exists(path));
   choir_onnx_write_options_t options = {};
