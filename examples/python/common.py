@@ -14,10 +14,12 @@ _DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data")
 MNIST = os.path.join(_DATA, "mnist")
 SHAKESPEARE = os.path.join(_DATA, "shakespeare", "tiny_shakespeare.txt.gz")
 # Flags that are paths.
-_PATHS = "data", "image", "log_json", "model", "tokenizer", "weights"
+_PATHS = "data", "image", "log_json", "model", "onnx", "tokenizer", "weights"
 
 
-def parse(description, workers=False, dist_option=True, log_json=False):
+def parse(
+    description, workers=False, dist_option=True, log_json=False, onnx=False
+):
     """The flags, as the C examples have them."""
     parser = argparse.ArgumentParser(description=description)
     if workers:
@@ -44,6 +46,10 @@ def parse(description, workers=False, dist_option=True, log_json=False):
         parser.add_argument(
             "--log-json", default="", help="file for a line of JSON an epoch"
         )
+    if onnx:
+        parser.add_argument(
+            "--onnx", default="", help="ONNX file for the trained model"
+        )
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto"
     )
@@ -61,6 +67,8 @@ def parse(description, workers=False, dist_option=True, log_json=False):
     options.data = users_path(options.data)
     if log_json:
         options.log_json = users_path(options.log_json)
+    if onnx:
+        options.onnx = users_path(options.onnx)
     return options
 
 

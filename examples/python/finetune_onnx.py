@@ -2,6 +2,7 @@
 """Trains a net of an ONNX file further, on MNIST: its last node is left out, and a
 new layer for other classes takes its place.
 
+python3 train_mpi.py --epochs 1 --onnx net.onnx
 python3 finetune_onnx.py --model net.onnx
 python3 -m choir -np 2 finetune_onnx.py --model net.onnx --frozen
 """

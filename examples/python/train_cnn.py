@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from choir import layer, model, tensor
+from choir import layer, model, sonnx, tensor
 from choir.utils import accuracy
 from common import load_mnist, open_device, partition
 
@@ -134,3 +134,5 @@ def run(sgd, options):
     sgd.check_digest(digest)
     if rank == 0:
         print("digest = %016x" % digest, flush=True)
+    if rank == 0 and options.onnx:
+        sonnx.to_onnx([tx], m, path=options.onnx)

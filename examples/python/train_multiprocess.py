@@ -22,4 +22,4 @@ def train(local_rank, nccl_id, options):
 
 
 if __name__ == "__main__":
-    run_workers(train, parse(__doc__.splitlines()[0], workers=True))
+    run_workers(train, parse(__doc__.splitlines()[0], workers=True, onnx=True))

@@ -287,6 +287,13 @@ class FinetuneOnnx(unittest.TestCase):
         self.assertLess(learnt[-1, 0], 0.9 * start[-1, 0])
         self.assertGreater(learnt[-1, 1], start[-1, 1])
 
+    def test_of_a_file_that_an_example_wrote(self):
+        path = temporary("written.onnx")
+        run("train_mpi.py", epochs=1, limit=1280, onnx=path)
+        flags = {"limit": 1000, "epochs": 2, "batch_size": 64}
+        found = numbers(run("finetune_onnx.py", model=path, cut=3, **flags))
+        self.assertGreater(found[-1, 1], 0.6)
+
     def test_mistakes(self):
         said = run("finetune_onnx.py", status=2)
         self.assertIn("required: --model", said)
