@@ -243,7 +243,7 @@ choir_status_t choir_onnx_pack(choir_scope_t* scope,
   if ((options && options->data_beside) || bytes_of_all(&writer) > MOST_INSIDE)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "onnx: %llu bytes of parameters lie in a file beside "
-                       "the model's; choir_onnx_write makes it",
+                       "the model's, so it needs a path (choir_onnx_write)",
                        (unsigned long long)bytes_of_all(&writer));
   FILE* file = open_memstream((char**)out_bytes, out_size);
   if (!file) return CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for a file");

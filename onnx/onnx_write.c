@@ -266,7 +266,11 @@ Onnx__ModelProto* choir__onnx_build_model(choir__onnx_writer_t* w,
   choir__onnx_body_t whole = {0};
   choir__onnx_list_t needed = {0};
   w->graph = &whole;
-  take_inputs(w, fixed_batch);
+  if (!choir_scope_step(w->scope)->keeps_all)
+    choir__onnx_stop(w, CHOIR_ERROR(FAILED_PRECONDITION,
+                                    "onnx: the step was begun without "
+                                    "keeps_all, so the tape lacks ops"));
+  if (choir__onnx_writes(w)) take_inputs(w, fixed_batch);
   if (choir__onnx_writes(w)) take_params(w);
   if (choir__onnx_writes(w)) take_results(w);
   if (choir__onnx_writes(w)) find_needed(w, &needed);

@@ -164,7 +164,12 @@ TEST_P(OnnxWrite, AForwardOfOneBatchSizeIsAFileOfIt) {
                              choir_scope_input(scope, rows.get()));
       });
   ASSERT_OK(net->Create(device));
+  EXPECT_STATUS(FAILED_PRECONDITION, "compile", Save(net.get(), "none.onnx"));
   ASSERT_OK(net->Compile({12, 2}));
+  const choir_view_t two[] = {*choir_tensor_view(x_.get()),
+                              *choir_tensor_view(x_.get())};
+  EXPECT_STATUS(INVALID_ARGUMENT, "compiled for 1",
+                choir_onnx_save(net->get(), two, 2, "none.onnx", nullptr));
   const std::string path =
       PathOf((GetParam() + std::string("_fixed.onnx")).c_str());
   EXPECT_STATUS(INVALID_ARGUMENT, "add", Save(net.get(), path));
@@ -249,6 +254,15 @@ TEST_P(OnnxWrite, AStepGoesOnAfterIt) {
   EXPECT_NE(choir_var_tensor(choir_var_relu(scope, y)), nullptr);
   choir_scope_backward(scope, y, nullptr);
   EXPECT_STATUS(FAILED_PRECONDITION, "backward", choir_scope_end(scope));
+  // Another step does not have what it needs.
+  choir_scope_begin(scope, nullptr);
+  const choir_onnx_name_t input = {"a", choir_scope_input(scope, x_.get())};
+  trace.inputs = &input;
+  trace.results = &input;
+  trace.result_count = 1;
+  EXPECT_STATUS(FAILED_PRECONDITION, "keeps_all",
+                choir_onnx_pack(scope, &trace, nullptr, &bytes, &size));
+  EXPECT_OK(choir_scope_end(scope));
   choir_scope_destroy(scope);
 }
 
