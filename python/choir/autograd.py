@@ -447,11 +447,21 @@ def _combined(make, function, args, named, kind=None, sources=None):
     """
     if not here.training:
         return function(*args, **named)
-    given = tuple(_tensors_in((args, named)))
+    result = None
+    if kind is not None:
+        # The most frequent case: one op of the Tensors that were given.
+        result = function(*args, **named)
+        if isinstance(result, Tensor):
+            src = [x for x in args if isinstance(x, Tensor)]
+            if not result.requires_grad or _is_of(result.creator, kind, src):
+                return result
+    given = _given(args, named)
     if len({id(x) for x in given}) < len(given):
         args, named = _apart((tuple(args), named), set())
-        given = tuple(_tensors_in((args, named)))
-    result = function(*args, **named)
+        given = _given(args, named)
+        result = None
+    if result is None:
+        result = function(*args, **named)
     ys = result if isinstance(result, (tuple, list)) else (result,)
     if not builtins.any(map(_wants, ys)):
         return result
@@ -468,6 +478,17 @@ def _combined(make, function, args, named, kind=None, sources=None):
             y._index = i
         ours.append(y)
     return type(result)(ours) if ys is result else ours[0]
+
+
+def _given(args, named) -> tuple[Tensor, ...]:
+    """All Tensors among the arguments."""
+    found: list[Tensor] = []
+    for x in (*args, *named.values()):
+        if isinstance(x, Tensor):
+            found.append(x)
+        elif isinstance(x, (list, tuple, dict)):
+            found.extend(_tensors_in(x))
+    return tuple(found)
 
 
 def _wants(y) -> bool:
@@ -597,8 +618,10 @@ def _behind(*ys: Tensor, begin=()) -> list[Operator]:
     waiting = list(seen.values())
     while waiting:
         for x in waiting.pop().src:
-            x = _inner(x, begin)
             node = x.creator
+            if node is not None and node._made is not None:
+                x = _inner(x, begin)
+                node = x.creator
             if node is None or id(node) in seen or id(x) in begin:
                 continue
             seen[id(node)] = node
@@ -688,10 +711,13 @@ class Tape:
 
     def var(self, x: Tensor) -> int:
         """The variable of a tensor that was recorded, or a leaf's."""
-        x = _inner(x, self._begin)
-        is_leaf = x.creator is None or id(x) in self._begin
-        if not is_leaf and not isinstance(x.creator, Dummy):
-            return self._vars[id(x.creator), x._index]
+        node = x.creator
+        if node is not None and node._made is not None:
+            x = _inner(x, self._begin)
+            node = x.creator
+        is_leaf = node is None or id(x) in self._begin
+        if not is_leaf and not isinstance(node, Dummy):
+            return self._vars[id(node), x._index]
         var = self._leaves.get(id(x))
         if var is None:
             var = self._leaf(x)
