@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random numbers: keyed by the step, as those of layers are, so that a sample
 // draws the same ones on whatever rank it is. Dropout is one of them: in a
-// training step nodes do as PyTorch's layers in train mode.
+// training step nodes do as PyTorch's layers in train mode. One with a seed
+// draws what ONNX's reference draws, the same in every forward and on every
+// rank.
 #include "model/layer_def.h"
+#include "onnx/onnx_twister_def.h"
 #include "onnx/operators/onnx_constants_internal.h"
 #include "onnx/operators/onnx_sequences_internal.h"
 
@@ -144,6 +147,30 @@ static void give_whole_mask(choir__onnx_call_t* c, const choir_view_t* x) {
   OUT(1, choir__onnx_filled(c, dtype, x->ndim, x->shape, 1));
 }
 
+// ONNX's reference: numpy.random.seed(seed), and what is kept is where
+// numpy.random.uniform(0, 1, shape) >= ratio. Of a seed that NumPy refuses the
+// lower 32 bits count.
+static void give_seeded(choir__onnx_call_t* c, const choir_view_t* x,
+                        double ratio) {
+  if (!choir__onnx_fits(c, x->dtype, x->ndim, x->shape)) return;
+  const size_t count = (size_t)choir_view_count(x);
+  const size_t width = choir_dtype_bytes(x->dtype);
+  char* factors = choir_scope_alloc(c->scope, count * width + 1);
+  uint8_t* mask = choir_scope_alloc(c->scope, count + 1);
+  if (!factors || !mask) return;
+  choir__twister_t twister;
+  choir__twister_seed(&twister, (uint32_t)choir__onnx_int(c, "seed", 0));
+  for (size_t i = 0; i < count; ++i) {
+    mask[i] = choir__twister_uniform(&twister) >= ratio;
+    choir_element_store(factors + i * width, x->dtype,
+                        mask[i] ? 1 / (1 - ratio) : 0);
+  }
+  OUT(0, DO(mul, IN(0),
+            choir__onnx_constant(c, x->dtype, x->ndim, x->shape, factors)));
+  if (choir__onnx_wants(c, 1))
+    OUT(1, choir__onnx_constant(c, CHOIR_DTYPE_BOOL, x->ndim, x->shape, mask));
+}
+
 static bool is_in_training(choir__onnx_call_t* c) {
   if (choir_scope_step(c->scope)->training) return true;
   if (c->version < 7) return choir__onnx_int(c, "is_test", 0) == 0;
@@ -166,14 +193,16 @@ void choir__onnx_op_dropout(choir__onnx_call_t* c) {
     FAIL(INVALID_ARGUMENT, "ratio is %g; needs 0 or more, below 1", ratio);
     return;
   }
+  if (c->version >= 12 && choir__onnx_has_attr(c, "seed")) {
+    give_seeded(c, x, ratio);
+    return;
+  }
   const choir_step_t* step = choir_scope_step(c->scope);
-  const int64_t seed = choir__onnx_int(c, "seed", 0);
-  const choir_dropout_attrs_t attrs = {
-      .ratio = ratio,
-      .seed = (int64_t)((uint64_t)step->seed + (uint64_t)seed),
-      .stream = stream,
-      .step = step->step,
-      .first_sample = step->first_sample};
+  const choir_dropout_attrs_t attrs = {.ratio = ratio,
+                                       .seed = step->seed,
+                                       .stream = stream,
+                                       .step = step->step,
+                                       .first_sample = step->first_sample};
   if (!choir__onnx_wants(c, 1)) {
     OUT(0, DO(dropout, IN(0), &attrs));
     return;
