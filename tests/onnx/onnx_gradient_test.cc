@@ -450,6 +450,24 @@ TEST_P(OnnxGradient, OfBatchNorm) {
   EXPECT_NE(averages[0], (Numbers{3}));
 }
 
+TEST_P(OnnxGradient, IsNotWritten) {
+  File file;
+  file.Input("x", 1, {-1, 2}).Node("Mul", "x x", "y");
+  Gradient(&file, "x", "dx", "x", "y");
+  file.Output("dx");
+  const OnnxPtr onnx = file.Open();
+  choir_model_t* model = nullptr;
+  ASSERT_OK(choir_model_create(device_.get(), &choir_onnx_model_def, onnx.get(),
+                               0, &model));
+  const TensorPtr x = Make<float>(device_.get(), {1, 2}, {1, 2});
+  const choir_view_t view = *choir_tensor_view(x.get());
+  ASSERT_OK(choir_model_compile(model, &view, 1));
+  const std::string path = ::testing::TempDir() + "gradient.onnx";
+  EXPECT_STATUS(UNIMPLEMENTED, "op Gradient: it has no form in ONNX files",
+                choir_onnx_save(model, &view, 1, path.c_str(), nullptr));
+  choir_model_release(model);
+}
+
 TEST_P(OnnxGradient, Mistakes) {
   const struct {
     const char *inputs, *xs, *zs, *y, *sentence;
