@@ -85,6 +85,10 @@ void choir_scope_set_precision(choir_scope_t* scope, choir_dtype_t dtype) {
   scope->precision = dtype;
 }
 
+choir_dtype_t choir_scope_precision(const choir_scope_t* scope) {
+  return scope->step_precision;
+}
+
 choir_stream_t* choir_scope_stream(const choir_scope_t* scope) {
   return scope->stream;
 }

@@ -100,6 +100,8 @@ CHOIR_API choir_status_t choir_scope_end(choir_scope_t* scope) CHOIR_NODISCARD;
 // out scaled back, so that small ones do not vanish.
 CHOIR_API void choir_scope_set_precision(choir_scope_t* scope,
                                          choir_dtype_t dtype);
+// The one of this step.
+CHOIR_API choir_dtype_t choir_scope_precision(const choir_scope_t* scope);
 CHOIR_API choir_stream_t* choir_scope_stream(const choir_scope_t* scope);
 CHOIR_API choir_device_t* choir_scope_device(const choir_scope_t* scope);
 CHOIR_API const choir_step_t* choir_scope_step(const choir_scope_t* scope);
@@ -244,6 +246,9 @@ typedef struct choir_backward_options_s {
   // The gradient of `loss` to start from, in its shape; then `loss` may have
   // more than one element. NULL: 1.
   choir_tensor_t* start;
+  // It is a part of another scope's forward: profiles do not take it for the
+  // step's backward, and a recorded step does not need this scope any more.
+  bool is_part_of_forward;
 } choir_backward_options_t;
 
 // Gradients of `loss` (one element, see start) with respect to all parameters

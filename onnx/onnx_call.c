@@ -40,6 +40,10 @@ bool choir__onnx_wants(const choir__onnx_call_t* c, int32_t i) {
   return i < c->out_count && c->node->outputs[i] >= 0;
 }
 
+bool choir__onnx_is_training(const choir__onnx_call_t* c) {
+  return c->scope == c->run->scope && c->run->is_training;
+}
+
 void choir__onnx_out_as(choir__onnx_call_t* c, int32_t i, choir_var_t* var,
                         int32_t type) {
   if (!choir__onnx_wants(c, i)) return;

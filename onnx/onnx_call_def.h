@@ -30,8 +30,10 @@ struct choir__onnx_value_s {
   int32_t type;           // choir_onnx_type_t of the elements
   bool is_known;          // var is of the host's scope
   bool is_sequence;
+  bool is_given;  // to Gradient: nodes that run again do not set it
   choir__onnx_value_t* items;  // of a sequence
   int32_t count;
+  int32_t drawn;  // streams of random numbers before its node ran
 };
 
 struct choir__onnx_call_s {
@@ -65,6 +67,9 @@ void choir__onnx_out_as(choir__onnx_call_t* c, int32_t i, choir_var_t* var,
                         int32_t type);
 // Whether the node names result i.
 bool choir__onnx_wants(const choir__onnx_call_t* c, int32_t i);
+// Whether c->scope is that of a training step. (A scope with a tape need not
+// be: Gradient runs nodes in one.)
+bool choir__onnx_is_training(const choir__onnx_call_t* c);
 
 #define IN(i) choir__onnx_in(c, i)
 #define HAS(i) choir__onnx_has(c, i)
@@ -165,11 +170,12 @@ choir_var_t* choir__onnx_slice(choir__onnx_call_t* c, choir_var_t* x,
 // ---- Loops of the host's ----
 
 // What no op of Choir computes: a loop over the elements of sources, which
-// gives constants to autograd. It becomes a record, so that recorded steps have
-// it. Sources and destinations lie row-major without gaps, in host memory;
-// UNIMPLEMENTED on a device whose memory the host does not see. attrs: plain
-// bytes, copied, at most CHOIR__ONNX_LOOP_BYTES. The function may fail with a
-// sentence.
+// gives constants to autograd; where nodes run again for Gradient, it fails
+// when it is asked for its gradient. It becomes a record, so that recorded
+// steps have it. Sources and destinations lie row-major without gaps, in host
+// memory; UNIMPLEMENTED on a device whose memory the host does not see. attrs:
+// plain bytes, copied, at most CHOIR__ONNX_LOOP_BYTES. The function may fail
+// with a sentence.
 enum { CHOIR__ONNX_LOOP_BYTES = 512 };
 typedef choir_status_t (*choir__onnx_loop_t)(const choir__onnx_array_t* srcs,
                                              const choir__onnx_array_t* dsts,
@@ -202,7 +208,7 @@ bool choir__onnx_run_body(choir__onnx_call_t* c,
 typedef enum choir__onnx_where_e {
   CHOIR__ONNX_ANY,   // on the host where all inputs are known, else in the step
   CHOIR__ONNX_HOST,  // on the host always: its result follows from shapes
-  CHOIR__ONNX_STEP,  // in the step always: random numbers
+  CHOIR__ONNX_STEP,  // in the step always: random numbers, gradients
   CHOIR__ONNX_BOTH,  // hands values on as they are (control flow, sequences):
                      // reads c->inputs and sets c->outputs itself
 } choir__onnx_where_t;

@@ -247,6 +247,58 @@ static choir_status_t note_missing(builder_t* builder,
   return NULL;
 }
 
+// ---- Gradient ----
+
+static choir_status_t read_place(builder_t* builder, names_t* names,
+                                 const choir__onnx_node_t* node,
+                                 ProtobufCBinaryData name, int32_t* out_place) {
+  char* text = get(builder, name.len + 1);
+  if (!text) return no_memory();
+  if (name.len > 0) memcpy(text, name.data, name.len);
+  bool is_found;
+  CHOIR_TRY(look_up(builder, names, text, out_place, &is_found));
+  if (*out_place >= 0) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "onnx: node '%s' (Gradient) names '%s', which nothing "
+                     "before it gives",
+                     node->label, text);
+}
+
+// What attributes xs, zs and y name.
+static choir_status_t read_slice(builder_t* builder, names_t* names,
+                                 choir__onnx_node_t* node) {
+  const Onnx__AttributeProto* xs = choir__onnx_find_attr(node, "xs", NULL);
+  const Onnx__AttributeProto* zs = choir__onnx_find_attr(node, "zs", NULL);
+  const Onnx__AttributeProto* y = choir__onnx_find_attr(node, "y", NULL);
+  const size_t x_count = xs ? xs->n_strings : 0;
+  const size_t z_count = zs ? zs->n_strings : 0;
+  if (x_count == 0 || !y || x_count + z_count != (size_t)node->in_count)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "onnx: node '%s' (Gradient) has %d inputs, %zu xs, %zu "
+                       "zs and %s y; needs one x or more, y, and an input for "
+                       "each x and z",
+                       node->label, node->in_count, x_count, z_count,
+                       y ? "a" : "no");
+  const choir__onnx_graph_t* graph = names->graph;
+  CHOIR_TRY(count_names(builder, (size_t)node->in_count +
+                                     (size_t)graph->node_count +
+                                     (size_t)graph->place_count));
+  node->slice = get(builder, sizeof *node->slice);
+  if (!node->slice) return no_memory();
+  node->slice->given = get(builder, sizeof(int32_t) * (size_t)node->in_count);
+  if (!node->slice->given) return no_memory();
+  node->slice->x_count = (int32_t)x_count;
+  for (size_t i = 0; i < x_count + z_count; ++i)
+    CHOIR_TRY(
+        read_place(builder, names, node,
+                   i < x_count ? xs->strings[i] : zs->strings[i - x_count],
+                   &node->slice->given[i]));
+  CHOIR_TRY(read_place(builder, names, node, y->s, &node->slice->y));
+  size_t work;
+  CHOIR_TRY(choir__onnx_find_slice(builder->onnx, graph, node, &work));
+  return count_names(builder, work);
+}
+
 static choir_status_t fill_node(builder_t* builder, names_t* names,
                                 const Onnx__NodeProto* proto,
                                 const choir__onnx_site_t* site, int32_t depth,
@@ -273,6 +325,8 @@ static choir_status_t fill_node(builder_t* builder, names_t* names,
     if (proto->attribute[i]->g)
       CHOIR_TRY(build_graph(builder, proto->attribute[i]->g, names, site,
                             depth + 1, &node->bodies[i]));
+  if (node->op && node->op->call == choir__onnx_op_gradient)
+    CHOIR_TRY(read_slice(builder, names, node));
   for (int32_t i = 0; i < node->out_count; ++i) {
     node->outputs[i] = -1;
     if (proto->output[i] && *proto->output[i])

@@ -104,6 +104,25 @@ static choir_status_t submit(choir__onnx_call_t* c, const char* name,
   return NULL;
 }
 
+static choir_status_t no_gradient(void* self, choir_tensor_t* dy,
+                                  choir_tensor_t** out_grads) {
+  (void)self, (void)dy, (void)out_grads;
+  return CHOIR_ERROR(UNIMPLEMENTED,
+                     "onnx: Choir computes it by a loop that has no gradient");
+}
+
+// Whether a result has to be on the tape: all are where a file is written;
+// those of numbers that Gradient would otherwise take for constants are.
+static bool is_on_tape(const choir__onnx_call_t* c, choir_var_t* const* srcs,
+                       int32_t src_count, const choir_tensor_t* result) {
+  if (choir_scope_step(c->scope)->keeps_all) return true;
+  if (!c->run->before || !choir_dtype_is_float(choir_tensor_dtype(result)))
+    return false;
+  for (int32_t i = 0; i < src_count; ++i)
+    if (choir_var_wants_grad(srcs[i])) return true;
+  return false;
+}
+
 void choir__onnx_host(choir__onnx_call_t* c, const char* name,
                       choir__onnx_loop_t loop, const void* attrs, size_t bytes,
                       choir_var_t* const* srcs, int32_t src_count,
@@ -137,9 +156,9 @@ void choir__onnx_host(choir__onnx_call_t* c, const char* name,
   choir_status_t status = make_results(c, dsts, dst_count, results);
   if (!status)
     status = submit(c, name, &kept, srcs, src_count, results, dst_count);
-  const choir_custom_op_t op = {.name = name};  // on the tape of all ops
+  const choir_custom_op_t op = {.name = name, .backward = no_gradient};
   for (int32_t i = 0; !status && i < dst_count; ++i)
-    outs[i] = choir_scope_step(c->scope)->keeps_all
+    outs[i] = is_on_tape(c, srcs, src_count, results[i])
                   ? choir_scope_record_custom(c->scope, &op, srcs, src_count,
                                               results[i])
                   : choir_scope_input(c->scope, results[i]);

@@ -46,6 +46,20 @@ typedef struct choir__onnx_site_s {
   const struct choir__onnx_site_s* outer;
 } choir__onnx_site_t;
 
+// What a node Gradient differentiates: `y`, which nodes of its graph compute
+// from given places.
+typedef struct choir__onnx_slice_s {
+  int32_t* given;  // those of the attributes xs and zs, as the node's inputs
+  int32_t x_count;
+  int32_t y;
+  int32_t* nodes;   // those to run again, in order: they depend on given values
+  int32_t* firsts;  // the first place that each of them gives
+  int32_t node_count;
+  int32_t* reads;  // places that these read as they are
+  int32_t read_count;
+  bool is_constant;  // y depends on no given value
+} choir__onnx_slice_t;
+
 typedef struct choir__onnx_node_s {
   const Onnx__NodeProto* proto;
   const choir__onnx_site_t* site;  // NULL: of no function
@@ -57,6 +71,7 @@ typedef struct choir__onnx_node_s {
   int32_t* outputs;  // places; -1: unnamed
   int32_t out_count;
   choir__onnx_graph_t** bodies;  // by number of the attribute; NULL: no graph
+  choir__onnx_slice_t* slice;    // of Gradient; NULL: another
   bool is_idle;                  // no result that forward gives needs it
 } choir__onnx_node_t;
 
@@ -124,15 +139,29 @@ struct choir_onnx_s {
   int32_t* chosen;  // both, of choir_onnx_select; NULL: the file's
 };
 
+// Streams of random numbers in the order of a forward. Nodes that run again for
+// Gradient draw from the same.
+typedef struct choir__onnx_draws_s {
+  choir_scope_t* scope;  // of the forward
+  int64_t* streams;
+  int32_t count, capacity;
+} choir__onnx_draws_t;
+
 typedef struct choir__onnx_run_s {
   choir_onnx_t* onnx;
   choir_scope_t* scope;
   choir_scope_t* known;
   const choir__onnx_graph_t* graph;  // whose nodes run now
   choir__onnx_value_t* values;       // of its places
-  int64_t nodes;                     // that ran
-  int64_t value_count;               // of the graphs that ran
+  // Of a run of some nodes again, for Gradient: what they gave before. NULL: of
+  // a forward.
+  const choir__onnx_value_t* before;
+  bool is_training;     // the step is
+  int64_t nodes;        // that ran
+  int64_t value_count;  // of the graphs that ran
   int32_t depth;
+  choir__onnx_draws_t* draws;
+  int32_t drawn;  // of draws
 } choir__onnx_run_t;
 
 // onnx_data.c: a tensor of the file on the host's device, lent. It is made at
@@ -172,9 +201,24 @@ const Onnx__FunctionProto* choir__onnx_find_function(
 choir_status_t choir__onnx_build(choir_onnx_t* onnx) CHOIR_NODISCARD;
 void choir__onnx_release_graphs(choir_onnx_t* onnx);
 
+// onnx_slice.c
+// Sets flags[place] |= set for each place that the node, or a graph in it,
+// reads. Returns whether one of them had a flag of `test`.
+bool choir__onnx_visit_reads(const choir__onnx_node_t* node, uint8_t* flags,
+                             uint8_t test, uint8_t set);
+// The rest of node->slice, of which given, x_count and y are set. The graph's
+// nodes are those before this one. *out_work: what was looked at beyond these
+// and their names.
+choir_status_t choir__onnx_find_slice(choir_onnx_t* onnx,
+                                      const choir__onnx_graph_t* graph,
+                                      const choir__onnx_node_t* node,
+                                      size_t* out_work) CHOIR_NODISCARD;
+
 // onnx_run.c
+// slice: runs its nodes alone, whose values are set, again; NULL: all nodes.
 bool choir__onnx_run_graph(choir__onnx_run_t* run,
                            const choir__onnx_graph_t* graph,
+                           const choir__onnx_slice_t* slice,
                            choir__onnx_value_t* values);
 // A known tensor as a variable of the step.
 choir_var_t* choir__onnx_move(choir__onnx_run_t* run, choir_tensor_t* tensor,

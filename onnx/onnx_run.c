@@ -122,6 +122,7 @@ static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
                                  CHOIR__ONNX_MAX_RUNS));
     return false;
   }
+  const int32_t drawn = run->drawn;
   choir__onnx_value_t** inputs = choir_scope_alloc(
       run->known, sizeof(void*) * (size_t)(node->in_count + 1));
   choir__onnx_value_t* outputs = choir_scope_alloc(
@@ -163,7 +164,22 @@ static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
   name_failure(run, node);
   if (!choir_scope_is_ok(run->scope)) return false;
   for (int32_t i = 0; i < node->out_count; ++i)
-    if (node->outputs[i] >= 0) values[node->outputs[i]] = outputs[i];
+    if (node->outputs[i] >= 0 && !values[node->outputs[i]].is_given) {
+      values[node->outputs[i]] = outputs[i];
+      values[node->outputs[i]].is_given = false;
+      values[node->outputs[i]].drawn = drawn;
+    }
+  return true;
+}
+
+// Nodes that run again draw what they drew before.
+static bool run_slice(choir__onnx_run_t* run, const choir__onnx_graph_t* graph,
+                      const choir__onnx_slice_t* slice,
+                      choir__onnx_value_t* values) {
+  for (int32_t i = 0; i < slice->node_count; ++i) {
+    run->drawn = run->before[slice->firsts[i]].drawn;
+    if (!run_node(run, &graph->nodes[slice->nodes[i]], values)) return false;
+  }
   return true;
 }
 
@@ -172,6 +188,7 @@ enum { RUN_VALUES = 16 };
 
 bool choir__onnx_run_graph(choir__onnx_run_t* run,
                            const choir__onnx_graph_t* graph,
+                           const choir__onnx_slice_t* slice,
                            choir__onnx_value_t* values) {
   if (++run->depth > CHOIR__ONNX_MAX_DEPTH) {
     choir_scope_fail(run->scope,
@@ -194,9 +211,10 @@ bool choir__onnx_run_graph(choir__onnx_run_t* run,
   choir__onnx_value_t* outer_values = run->values;
   run->graph = graph;
   run->values = values;
-  bool is_ok = place_constants(run, graph, values);
+  bool is_ok = slice ? run_slice(run, graph, slice, values)
+                     : place_constants(run, graph, values);
   hand_over(run);
-  for (int32_t i = 0; is_ok && i < graph->node_count; ++i)
+  for (int32_t i = 0; is_ok && !slice && i < graph->node_count; ++i)
     if (!graph->nodes[i].is_idle)
       is_ok = run_node(run, &graph->nodes[i], values);
   run->graph = outer_graph;
@@ -238,7 +256,7 @@ bool choir__onnx_run_body(choir__onnx_call_t* c,
     values[body->captures[i].inner] = run->values[body->captures[i].outer];
   for (int32_t i = 0; i < body->in_count; ++i)
     values[body->inputs[i]] = inputs[i];
-  if (!choir__onnx_run_graph(run, body, values)) return false;
+  if (!choir__onnx_run_graph(run, body, NULL, values)) return false;
   for (int32_t i = 0; i < body->out_count; ++i)
     outputs[i] = body->outputs[i] < 0 ? absent : values[body->outputs[i]];
   return true;
@@ -357,7 +375,7 @@ static bool run_values(choir__onnx_run_t* run,
   for (int32_t i = 0; i < graph->in_count; ++i)
     if (!place_input(run, i, &inputs[i], &values[graph->inputs[i]]))
       return false;
-  if (!choir__onnx_run_graph(run, graph, values)) return false;
+  if (!choir__onnx_run_graph(run, graph, NULL, values)) return false;
   for (int32_t i = 0; i < onnx->result_count; ++i) {
     const int32_t place = onnx->results[i];
     const choir__onnx_value_t* value = place < 0 ? &absent : &values[place];
@@ -389,7 +407,12 @@ bool choir_onnx_run(choir_scope_t* scope, choir_onnx_t* onnx,
     return false;
   }
   choir_scope_begin(onnx->known, NULL);
-  choir__onnx_run_t run = {.onnx = onnx, .scope = scope, .known = onnx->known};
+  choir__onnx_draws_t draws = {.scope = scope};
+  choir__onnx_run_t run = {.onnx = onnx,
+                           .scope = scope,
+                           .known = onnx->known,
+                           .is_training = choir_scope_step(scope)->training,
+                           .draws = &draws};
   return run_values(&run, inputs) && choir_scope_is_ok(scope);
 }
 

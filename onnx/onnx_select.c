@@ -11,7 +11,7 @@ static int32_t find_place(const choir__onnx_graph_t* graph, const char* name) {
   return -1;
 }
 
-static void mark(bool* is_needed, int32_t place) {
+static void mark(uint8_t* is_needed, int32_t place) {
   if (place >= 0) is_needed[place] = true;
 }
 
@@ -19,7 +19,8 @@ static void mark(bool* is_needed, int32_t place) {
 // idle, and those of the others need what they read.
 static choir_status_t find_idle(choir_onnx_t* onnx) {
   choir__onnx_graph_t* graph = onnx->graph;
-  bool* is_needed = calloc((size_t)graph->place_count + 1, sizeof *is_needed);
+  uint8_t* is_needed =
+      calloc((size_t)graph->place_count + 1, sizeof *is_needed);
   if (!is_needed)
     return CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for results");
   for (int32_t i = 0; i < onnx->result_count; ++i)
@@ -31,13 +32,8 @@ static choir_status_t find_idle(choir_onnx_t* onnx) {
       if (node->outputs[k] >= 0 && is_needed[node->outputs[k]])
         node->is_idle = false;
     if (node->is_idle) continue;
-    for (int32_t k = 0; k < node->in_count; ++k)
-      mark(is_needed, node->inputs[k]);
-    for (size_t k = 0; k < node->proto->n_attribute; ++k) {
-      const choir__onnx_graph_t* body = node->bodies[k];
-      for (int32_t j = 0; body && j < body->capture_count; ++j)
-        mark(is_needed, body->captures[j].outer);
-    }
+    (void)choir__onnx_visit_reads(node, is_needed, 0, true);
+    if (node->slice) mark(is_needed, node->slice->y);
   }
   free(is_needed);
   return NULL;

@@ -64,7 +64,7 @@ static choir_var_t* train(choir__onnx_call_t* c, choir_var_t* const* vars,
   }
   const double count =
       (double)view->shape[0] * (double)view->shape[2] * (double)view->shape[3];
-  if (choir_scope_step(c->scope)->training)
+  if (choir__onnx_is_training(c) && !c->run->before)
     update_states(c, batch, count, share);
   return y;
 }
@@ -92,7 +92,7 @@ void choir__onnx_op_batch_normalization(choir__onnx_call_t* c) {
                          ? choir__onnx_wants(c, 1) || choir__onnx_wants(c, 2)
                          : choir__onnx_int(c, "training_mode", 0) != 0;
   choir_var_t* y;
-  if (gives || choir_scope_step(c->scope)->training) {
+  if (gives || choir__onnx_is_training(c)) {
     y = train(c, vars, epsilon, gives);
   } else {
     const choir_batch_norm_infer_attrs_t attrs = {.epsilon = epsilon};

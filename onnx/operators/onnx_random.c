@@ -1,10 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random numbers: keyed by the step, as those of layers are, so that a sample
 // draws the same ones on whatever rank it is. Dropout is one of them: in a
-// training step nodes do as PyTorch's layers in train mode.
+// training step nodes do as PyTorch's layers in train mode. One with a seed
+// draws what ONNX's reference draws, the same in every forward and on every
+// rank.
+#include <string.h>
+
 #include "model/layer_def.h"
+#include "onnx/onnx_twister_def.h"
 #include "onnx/operators/onnx_constants_internal.h"
 #include "onnx/operators/onnx_sequences_internal.h"
+
+// The next stream. A node that runs again for Gradient has the one that it had.
+static int64_t next_stream(choir__onnx_call_t* c) {
+  choir__onnx_run_t* run = c->run;
+  choir__onnx_draws_t* draws = run->draws;
+  if (run->drawn < draws->count) return draws->streams[run->drawn++];
+  const int64_t stream =
+      choir__layer_dropout_stream(run->before ? draws->scope : c->scope);
+  if (draws->count == draws->capacity) {
+    const int32_t capacity = draws->capacity ? 2 * draws->capacity : 16;
+    int64_t* streams =
+        choir_scope_alloc(draws->scope, sizeof(*streams) * (size_t)capacity);
+    if (!streams) return stream;
+    if (draws->count > 0)
+      memcpy(streams, draws->streams, sizeof(*streams) * (size_t)draws->count);
+    draws->streams = streams;
+    draws->capacity = capacity;
+  }
+  draws->streams[draws->count++] = stream;
+  run->drawn = draws->count;
+  return stream;
+}
 
 // The node's own key. The file's seed, where it says one, is a float of which
 // fractions count as well.
@@ -16,7 +43,7 @@ static choir_random_attrs_t key_of(choir__onnx_call_t* c, double low,
   return (choir_random_attrs_t){.seed = choir__onnx_has_attr(c, "seed")
                                             ? (int64_t)(seed * 1024)
                                             : step->seed,
-                                .stream = choir__layer_dropout_stream(c->scope),
+                                .stream = next_stream(c),
                                 .step = step->step,
                                 .first_sample = step->first_sample,
                                 .low = low,
@@ -144,8 +171,32 @@ static void give_whole_mask(choir__onnx_call_t* c, const choir_view_t* x) {
   OUT(1, choir__onnx_filled(c, dtype, x->ndim, x->shape, 1));
 }
 
+// ONNX's reference: numpy.random.seed(seed), and what is kept is where
+// numpy.random.uniform(0, 1, shape) >= ratio. Of a seed that NumPy refuses the
+// lower 32 bits count.
+static void give_seeded(choir__onnx_call_t* c, const choir_view_t* x,
+                        double ratio) {
+  if (!choir__onnx_fits(c, x->dtype, x->ndim, x->shape)) return;
+  const size_t count = (size_t)choir_view_count(x);
+  const size_t width = choir_dtype_bytes(x->dtype);
+  char* factors = choir_scope_alloc(c->scope, count * width + 1);
+  uint8_t* mask = choir_scope_alloc(c->scope, count + 1);
+  if (!factors || !mask) return;
+  choir__twister_t twister;
+  choir__twister_seed(&twister, (uint32_t)choir__onnx_int(c, "seed", 0));
+  for (size_t i = 0; i < count; ++i) {
+    mask[i] = choir__twister_uniform(&twister) >= ratio;
+    choir_element_store(factors + i * width, x->dtype,
+                        mask[i] ? 1 / (1 - ratio) : 0);
+  }
+  OUT(0, DO(mul, IN(0),
+            choir__onnx_constant(c, x->dtype, x->ndim, x->shape, factors)));
+  if (choir__onnx_wants(c, 1))
+    OUT(1, choir__onnx_constant(c, CHOIR_DTYPE_BOOL, x->ndim, x->shape, mask));
+}
+
 static bool is_in_training(choir__onnx_call_t* c) {
-  if (choir_scope_step(c->scope)->training) return true;
+  if (choir__onnx_is_training(c)) return true;
   if (c->version < 7) return choir__onnx_int(c, "is_test", 0) == 0;
   return c->version >= 12 && choir__onnx_read_number(c, 2, 0) != 0;
 }
@@ -154,7 +205,7 @@ void choir__onnx_op_dropout(choir__onnx_call_t* c) {
   const choir_view_t* x = VIEW(0);
   if (!x) return;
   // Counted also where nothing is drawn, so that a place keeps its stream.
-  const int64_t stream = choir__layer_dropout_stream(c->scope);
+  const int64_t stream = next_stream(c);
   const double ratio = c->version < 12 ? choir__onnx_float(c, "ratio", 0.5)
                                        : choir__onnx_read_number(c, 1, 0.5);
   if (!is_in_training(c) || ratio == 0) {
@@ -166,14 +217,16 @@ void choir__onnx_op_dropout(choir__onnx_call_t* c) {
     FAIL(INVALID_ARGUMENT, "ratio is %g; needs 0 or more, below 1", ratio);
     return;
   }
+  if (c->version >= 12 && choir__onnx_has_attr(c, "seed")) {
+    give_seeded(c, x, ratio);
+    return;
+  }
   const choir_step_t* step = choir_scope_step(c->scope);
-  const int64_t seed = choir__onnx_int(c, "seed", 0);
-  const choir_dropout_attrs_t attrs = {
-      .ratio = ratio,
-      .seed = (int64_t)((uint64_t)step->seed + (uint64_t)seed),
-      .stream = stream,
-      .step = step->step,
-      .first_sample = step->first_sample};
+  const choir_dropout_attrs_t attrs = {.ratio = ratio,
+                                       .seed = step->seed,
+                                       .stream = stream,
+                                       .step = step->step,
+                                       .first_sample = step->first_sample};
   if (!choir__onnx_wants(c, 1)) {
     OUT(0, DO(dropout, IN(0), &attrs));
     return;

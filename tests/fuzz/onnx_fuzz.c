@@ -175,11 +175,19 @@ static void nonzero_file(bytes_t* graph) {
   onnx_node(graph, "Cast", "x", "y", &attrs);
 }
 
+static void gradient_file(bytes_t* graph) {
+  onnx_tensor(graph, "w", 1, 1, (const int64_t[]){4}, floats, 16);
+  onnx_node(graph, "Mul", "x w", "p", NULL);
+  onnx_node(graph, "Sigmoid", "p", "s", NULL);
+  onnx_node(graph, "Mul", "s p", "v", NULL);
+  put_gradient(graph, 1, "x s", "dx y", "x w", "", "v");
+}
+
 static void (*const files[])(bytes_t* graph) = {
-    relu_file,   reshape_file,   constant_file, product_file,
-    matmul_file, conv_file,      norm_file,     reduce_file,
-    slice_file,  gather_file,    resize_file,   lstm_file,
-    loop_file,   quantized_file, einsum_file,   nonzero_file,
+    relu_file,    reshape_file,  constant_file, product_file,   matmul_file,
+    conv_file,    norm_file,     reduce_file,   slice_file,     gather_file,
+    resize_file,  lstm_file,     loop_file,     quantized_file, einsum_file,
+    nonzero_file, gradient_file,
 };
 enum { FILE_COUNT = sizeof files / sizeof *files };
 

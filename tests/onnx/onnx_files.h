@@ -94,6 +94,15 @@ static inline void attr_ints(bytes_t* attrs, const char* name, int count,
   put_int(&attr, 20, 7);
   put_part(attrs, 5, &attr);
 }
+// "a b": a list of these.
+static inline void attr_strings(bytes_t* attrs, const char* name,
+                                const char* words) {
+  bytes_t attr = {0, {0}};
+  put_text(&attr, 1, name);
+  put_words(&attr, 9, words);
+  put_int(&attr, 20, 8);
+  put_part(attrs, 5, &attr);
+}
 // type: 4 for a tensor, 5 for a graph.
 static inline void attr_part(bytes_t* attrs, const char* name, int type,
                              const bytes_t* part) {
@@ -167,6 +176,17 @@ static inline void put_node(bytes_t* to, int field, const char* domain,
 static inline void onnx_node(bytes_t* graph, const char* op, const char* inputs,
                              const char* outputs, const bytes_t* attrs) {
   put_node(graph, 1, "", op, inputs, outputs, attrs);
+}
+// Gradient: xs, and zs if there are any, name what the inputs stand for.
+static inline void put_gradient(bytes_t* to, int field, const char* inputs,
+                                const char* outputs, const char* xs,
+                                const char* zs, const char* y) {
+  bytes_t attrs = {0, {0}};
+  attr_strings(&attrs, "xs", xs);
+  if (*zs) attr_strings(&attrs, "zs", zs);
+  attr_string(&attrs, "y", y);
+  put_node(to, field, "ai.onnx.preview.training", "Gradient", inputs, outputs,
+           &attrs);
 }
 enum { ONNX_INPUT = 11, ONNX_OUTPUT = 12 };
 // ndim -1: no shape is said; a size of -1: "n".
