@@ -353,8 +353,10 @@ static choir_status_t conv_run(const choir_record_t* record,
   void* operands[CHOIR_MAX_OPERANDS];
   for (int32_t i = 0; i < record->src_count + record->dst_count; i++)
     operands[i] = choir__view_data(&record->operands[i]);
+  choir__dnnl_blocks_t keeping = *blocks;
+  keeping.record = record;
   CHOIR_TRY_NOTE(
-      choir__dnnl_run_blocks(&key, build, &conv, stream, operands, blocks),
+      choir__dnnl_run_blocks(&key, build, &conv, stream, operands, &keeping),
       "%s", record->kernel->name);
   return NULL;
 }

@@ -121,6 +121,8 @@ typedef struct choir__dnnl_blocks_s {
   const size_t* strides;  // bytes, from block to block; one for each operand
   choir_status_t (*after)(void* context, int64_t block);
   void* context;
+  // What its constant sources are reordered to is kept; NULL: none is.
+  const choir_record_t* record;
 } choir__dnnl_blocks_t;
 choir_status_t choir__dnnl_run_blocks(
     choir__key_t* key, choir__dnnl_build_fn_t build, const void* problem,
