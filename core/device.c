@@ -234,6 +234,7 @@ static choir_status_t make_buffer(const char* where, choir_device_t* device,
                            sizeof(choir_buffer_t), where, &memory));
   choir_buffer_t* buffer = memory;
   atomic_init(&buffer->ref_count, 1);
+  atomic_init(&buffer->version, 1);
   buffer->device = device;
   *out_buffer = buffer;
   return NULL;

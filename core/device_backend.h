@@ -108,7 +108,8 @@ struct choir_buffer_s {
   bool is_deferred;               // on a list of buffers without memory
   choir_buffer_t* next_deferred;  // on that list
   // core/packed_backend.h.
-  atomic_ullong version;  // grows with each write
+  atomic_ullong version;  // from 1 on, grows with each write
+  uint64_t asked_for;     // the version of which a form was asked for last
   atomic_bool is_lent;    // somebody has the address, and may write
   atomic_bool has_packed;
   choir__packed_t* packed;

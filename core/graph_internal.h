@@ -61,8 +61,7 @@ typedef struct choir__graph_buffer_s {
   size_t bytes;
   size_t offset;  // in the workspace
   bool other_stream;
-  bool is_read;     // by a record that was found to be wanted
-  bool is_written;  // by a record, or anew for each replay
+  bool is_read;  // by a record that was found to be wanted
   // The temporary in whose place this one lies, which ends where this begins;
   // -1: it has a place of its own, which is used up to node `until`.
   int32_t shares;

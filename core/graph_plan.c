@@ -440,32 +440,6 @@ static choir_status_t rewrite_and_lower(choir_graph_t* graph,
   return choir__graph_find_buffers(graph);
 }
 
-// Sources that stay where they are and that no record writes. Who does so
-// between two replays is seen by the buffer.
-static void mark_constants(choir_graph_t* graph) {
-  for (int32_t id = 0; id < graph->buffer_count; ++id)
-    graph->buffers[id].is_written =
-        graph->buffers[id].place != CHOIR__PLACE_KEPT;
-  for (int32_t i = 0; i < graph->node_count; ++i) {
-    const choir__node_t* node = &graph->nodes[i];
-    if (node->kind != CHOIR__NODE_RECORD) continue;
-    for (int32_t d = 0; d < node->record.dst_count; ++d) {
-      const int32_t id = node->buffer_ids[node->record.src_count + d];
-      if (id >= 0) graph->buffers[id].is_written = true;
-    }
-  }
-  for (int32_t i = 0; i < graph->node_count; ++i) {
-    choir__node_t* node = &graph->nodes[i];
-    if (node->kind != CHOIR__NODE_RECORD) continue;
-    node->record.constants = 0;
-    for (int32_t k = 0; k < node->record.src_count && k < 32; ++k) {
-      const int32_t id = node->buffer_ids[k];
-      if (id >= 0 && !graph->buffers[id].is_written)
-        node->record.constants |= UINT32_C(1) << k;
-    }
-  }
-}
-
 static choir_status_t check_all_written(const choir_graph_t* graph,
                                         int32_t first_result) {
   for (int32_t id = 0; id < graph->buffer_count; ++id) {
@@ -502,7 +476,6 @@ choir_status_t choir_graph_plan(choir_graph_t* graph,
     graph->stats.records += graph->nodes[i].kind == CHOIR__NODE_RECORD;
   CHOIR_TRY(
       check_all_written(graph, options->input_count - options->result_count));
-  mark_constants(graph);
   share_places(graph);
   CHOIR_TRY(place_temporaries(graph));
   move_operands(graph);

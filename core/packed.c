@@ -32,11 +32,15 @@ static bool is_watched(const choir_buffer_t* buffer) {
          !atomic_load_explicit(&buffer->is_lent, memory_order_acquire);
 }
 
+// *out_pays: the content was asked for before.
 static choir__packed_t* find(choir_buffer_t* buffer, const void* key,
-                             size_t key_bytes) {
+                             size_t key_bytes, bool* out_pays) {
   pthread_mutex_lock(&lock);
+  const uint64_t version = version_of(buffer);
+  *out_pays = buffer->asked_for == version;
+  buffer->asked_for = version;
   choir__packed_t* packed = buffer->packed;
-  while (packed && (packed->version != version_of(buffer) ||
+  while (packed && (packed->version != version ||
                     packed->key_bytes != key_bytes ||
                     memcmp(packed->key, key, key_bytes) != 0))
     packed = packed->next;
@@ -51,8 +55,9 @@ choir_status_t choir__packed_take(choir_buffer_t* buffer, const void* key,
                                   choir__packed_t** out_packed) {
   *out_packed = NULL;
   if (!is_watched(buffer)) return NULL;
-  *out_packed = find(buffer, key, key_bytes);
-  if (*out_packed) return NULL;
+  bool pays = false;
+  *out_packed = find(buffer, key, key_bytes, &pays);
+  if (*out_packed || !pays) return NULL;
   const choir_allocator_t allocator = choir_device_allocator(buffer->device);
   void* memory = NULL;
   const size_t head = sizeof(choir__packed_t) + key_bytes;

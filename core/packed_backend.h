@@ -15,9 +15,9 @@ extern "C" {
 // whose address left these hands (choir_buffer_data, choir_buffer_wrap) may be
 // written without anybody being told, and keeps none from then on.
 //
-// A kernel keeps one of sources only of which choir_record_t.constants says
-// that it pays. Not of what it writes itself while it runs: only whole records
-// are seen.
+// It is made when the same content is asked for again: weights that change in
+// each step have none. A kernel asks for sources of whole records alone
+// (choir_record_t.is_part).
 //
 // Ownership: shared by the buffer and those who use it. Threads: thread-safe.
 
@@ -28,7 +28,8 @@ enum { CHOIR__PACKED_FORMS = 2 };
 
 // The form that was kept for this key and is of what the buffer has now, else
 // one of `bytes` bytes, 64-byte aligned, that the caller fills and then keeps.
-// *out_packed NULL: this buffer keeps none. Release it.
+// *out_packed NULL: there is none, and it does not pay yet or may not be. Release
+// it.
 choir_status_t choir__packed_take(choir_buffer_t* buffer, const void* key,
                                   size_t key_bytes, size_t bytes,
                                   choir__packed_t** out_packed) CHOIR_NODISCARD;

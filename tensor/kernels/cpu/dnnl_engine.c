@@ -143,7 +143,7 @@ typedef struct call_s {
   int32_t argument_count;
   size_t reorder_bytes;  // > 0: a reorder that is counted
   int32_t reordered;     // its source, if that is an operand; else -1
-  choir__dnnl_slot_t to;  // where a reorder writes
+  choir__dnnl_slot_t kept;  // where a reorder writes what is kept; else -1
 } call_t;
 
 struct choir__dnnl_plan_s {
@@ -230,6 +230,7 @@ choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
   call->argument_count = argument_count;
   call->reorder_bytes = 0;
   call->reordered = -1;
+  call->kept = -1;
   if (pad_slot >= 0) {
     call->arguments[argument_count].arg = DNNL_ARG_SCRATCHPAD;
     call->arguments[argument_count].memory = plan->slots[pad_slot].memory;
@@ -258,7 +259,6 @@ static choir_status_t add_reorder(choir__dnnl_plan_t* plan,
   call_t* call = &plan->calls[plan->call_count - 1];
   call->reorder_bytes = plan->slots[to].bytes;
   call->reordered = plan->slots[from].operand;
-  call->to = to;
   return NULL;
 }
 
@@ -272,6 +272,16 @@ choir_status_t choir__dnnl_input(choir__dnnl_plan_t* plan, int32_t index,
   if (dnnl_memory_desc_equal(own, wanted)) return NULL;
   CHOIR_TRY(choir__dnnl_scratch(plan, wanted, out_slot));
   return add_reorder(plan, operand, *out_slot, false);
+}
+
+choir_status_t choir__dnnl_weights(choir__dnnl_plan_t* plan, int32_t index,
+                                   const_dnnl_memory_desc_t own,
+                                   const_dnnl_memory_desc_t wanted,
+                                   choir__dnnl_slot_t* out_slot) {
+  const int32_t before = plan->call_count;
+  CHOIR_TRY(choir__dnnl_input(plan, index, own, wanted, out_slot));
+  if (plan->call_count > before) plan->calls[before].kept = *out_slot;
+  return NULL;
 }
 
 choir_status_t choir__dnnl_output(choir__dnnl_plan_t* plan, int32_t index,
@@ -410,7 +420,7 @@ static choir_status_t set_data(slot_t* slot, void* data) {
   return NULL;
 }
 
-// ---- What constant sources are reordered to ----
+// ---- What weights are reordered to ----
 
 // One for each call; NULL: its result is not kept.
 typedef struct kept_s {
@@ -425,14 +435,13 @@ typedef struct form_key_s {
   int64_t words[CHOIR__KEY_WORDS];
 } form_key_t;
 
-static choir_buffer_t* constant_of(const choir__dnnl_plan_t* plan, int32_t i,
+static choir_buffer_t* weights_of(const choir__dnnl_plan_t* plan, int32_t i,
                                    const choir__dnnl_blocks_t* blocks) {
   const choir_record_t* record = blocks->record;
   const call_t* call = &plan->calls[i];
   const int32_t k = call->reordered;
-  return record && k >= 0 && k < record->src_count && k < 32 &&
-                 record->constants >> k & 1 && blocks->strides[k] == 0 &&
-                 plan->slots[call->to].operand < 0
+  return record && !record->is_part && call->kept >= 0 &&
+                 blocks->strides[k] == 0
              ? choir_record_src(record, k)->buffer
              : NULL;
 }
@@ -441,7 +450,7 @@ static choir_status_t take_kept(const choir__dnnl_plan_t* plan,
                                 const choir__dnnl_blocks_t* blocks,
                                 kept_t* kept) {
   for (int32_t i = 0; i < plan->call_count; i++) {
-    choir_buffer_t* buffer = constant_of(plan, i, blocks);
+    choir_buffer_t* buffer = weights_of(plan, i, blocks);
     if (!buffer) continue;
     form_key_t key;
     memset(&key, 0, sizeof(key));
@@ -452,7 +461,7 @@ static choir_status_t take_kept(const choir__dnnl_plan_t* plan,
     memcpy(key.words, plan->key.words,
            (size_t)plan->key.count * sizeof(key.words[0]));
     CHOIR_TRY(choir__packed_take(buffer, &key, sizeof(key),
-                                 plan->slots[plan->calls[i].to].bytes,
+                                 plan->slots[plan->calls[i].kept].bytes,
                                  &kept->of[i]));
   }
   return NULL;
@@ -465,7 +474,7 @@ static void give_kept(const choir__dnnl_plan_t* plan,
   for (int32_t i = 0; i < plan->call_count; i++) {
     if (!kept->of[i]) continue;
     if (is_filled)
-      choir__packed_keep(constant_of(plan, i, blocks), kept->of[i]);
+      choir__packed_keep(weights_of(plan, i, blocks), kept->of[i]);
     choir__packed_release(kept->of[i]);
   }
 }
@@ -477,7 +486,7 @@ static choir_status_t execute(choir__dnnl_plan_t* plan, char* scratch,
   void* places[SLOTS] = {NULL};
   for (int32_t i = 0; i < plan->call_count; i++)
     if (kept->of[i])
-      places[plan->calls[i].to] = choir__packed_data(kept->of[i]);
+      places[plan->calls[i].kept] = choir__packed_data(kept->of[i]);
   for (int32_t i = 0; i < plan->slot_count; i++) {
     slot_t* slot = &plan->slots[i];
     CHOIR_TRY(set_data(
