@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/device_backend.h"
 
 enum { ALIGNMENT = 64 };
@@ -40,9 +41,9 @@ static choir__packed_t* find(choir_buffer_t* buffer, const void* key,
   *out_pays = buffer->asked_for == version;
   buffer->asked_for = version;
   choir__packed_t* packed = buffer->packed;
-  while (packed && (packed->version != version ||
-                    packed->key_bytes != key_bytes ||
-                    memcmp(packed->key, key, key_bytes) != 0))
+  while (packed &&
+         (packed->version != version || packed->key_bytes != key_bytes ||
+          memcmp(packed->key, key, key_bytes) != 0))
     packed = packed->next;
   if (packed)
     atomic_fetch_add_explicit(&packed->ref_count, 1, memory_order_relaxed);
@@ -125,6 +126,8 @@ void choir__packed_keep(choir_buffer_t* buffer, choir__packed_t* packed) {
 
 void choir__packed_drop(choir_buffer_t* buffer) {
   if (!atomic_load_explicit(&buffer->has_packed, memory_order_acquire)) return;
+  // The lock may be another thread's, which is not there any more.
+  if (choir_process_is_forked_child()) return;
   pthread_mutex_lock(&lock);
   choir__packed_t* all = buffer->packed;
   buffer->packed = NULL;

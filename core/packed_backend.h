@@ -28,8 +28,8 @@ enum { CHOIR__PACKED_FORMS = 2 };
 
 // The form that was kept for this key and is of what the buffer has now, else
 // one of `bytes` bytes, 64-byte aligned, that the caller fills and then keeps.
-// *out_packed NULL: there is none, and it does not pay yet or may not be. Release
-// it.
+// *out_packed NULL: there is none, and it does not pay yet or may not be.
+// Release it.
 choir_status_t choir__packed_take(choir_buffer_t* buffer, const void* key,
                                   size_t key_bytes, size_t bytes,
                                   choir__packed_t** out_packed) CHOIR_NODISCARD;

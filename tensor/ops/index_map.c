@@ -162,9 +162,9 @@ static void pull(const reference_t* task) {
       from = -1;
     const void* src = from < 0 ? &map->other_value
                                : data_of(&map->elements, &map->other_value);
-    choir__element_copy(src, from < 0 ? 0 : from,
-                        choir__buffer_place(map->places.buffer), walk.offsets[0],
-                        map->places.dtype, task->record->accumulate);
+    choir__element_copy(
+        src, from < 0 ? 0 : from, choir__buffer_place(map->places.buffer),
+        walk.offsets[0], map->places.dtype, task->record->accumulate);
   }
 }
 

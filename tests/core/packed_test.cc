@@ -64,8 +64,7 @@ class PackedTest : public testing::TestWithParam<const char*> {
     choir_view_t operands[2];
     const int64_t count = 8;
     for (int i = 0; i < 2; ++i) {
-      CHOIR_TRY(
-          choir_view_make(CHOIR_DTYPE_I64, 1, &count, &operands[i]));
+      CHOIR_TRY(choir_view_make(CHOIR_DTYPE_I64, 1, &count, &operands[i]));
       operands[i].buffer = i == 0 ? from : to;
     }
     choir_record_t record = {};

@@ -36,10 +36,12 @@ void Define(choir_model_t* model, void* self) {
   layers[1] =
       choir_layer_create(model, "conv2", &choir_layer_def_conv2d, &conv);
   choir_flatten_config_t none = {CHOIR_CONFIG_DEFAULTS(CHOIR_NO_FIELDS)};
-  layers[2] = choir_layer_create(model, "flat", &choir_layer_def_flatten, &none);
+  layers[2] =
+      choir_layer_create(model, "flat", &choir_layer_def_flatten, &none);
   choir_linear_config_t linear = {CHOIR_CONFIG_DEFAULTS(CHOIR_LINEAR_FIELDS)};
   linear.out_features = 5;
-  layers[3] = choir_layer_create(model, "out", &choir_layer_def_linear, &linear);
+  layers[3] =
+      choir_layer_create(model, "out", &choir_layer_def_linear, &linear);
 }
 
 choir_var_t* Forward(choir_scope_t* scope, void* self, choir_vars_t inputs) {
@@ -122,7 +124,8 @@ class KeptWeightsTest : public testing::TestWithParam<const char*> {
     const std::vector<float> expected = fresh.Predict(x_);
     EXPECT_FALSE(expected == last_);
     last_ = expected;
-    for (int i = 0; i < 4; ++i) EXPECT_TRUE(model->Predict(x_) == expected) << i;
+    for (int i = 0; i < 4; ++i)
+      EXPECT_TRUE(model->Predict(x_) == expected) << i;
   }
 
   DevicePtr device_;
@@ -154,12 +157,10 @@ TEST_P(KeptWeightsTest, FollowWrites) {
   }
   choir_tensor_t* to = model.param(2);
   choir_stream_t* stream = choir_device_stream(device_.get());
-  const TensorPtr other =
-      Make(device_.get(), choir::testing::ShapeOf(to),
-           std::vector<float>(32 * 32 * 9, 0.01f));
+  const TensorPtr other = Make(device_.get(), choir::testing::ShapeOf(to),
+                               std::vector<float>(32 * 32 * 9, 0.01f));
   choir_tensor_t* from = other.get();
-  ASSERT_OK(
-      choir_op_run(stream, CHOIR_OP_COPY, &from, 1, nullptr, true, &to));
+  ASSERT_OK(choir_op_run(stream, CHOIR_OP_COPY, &from, 1, nullptr, true, &to));
   ExpectAsFresh(&model, "an op");
   float* data =
       static_cast<float*>(choir_buffer_data(choir_tensor_view(w)->buffer));

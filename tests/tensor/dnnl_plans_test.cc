@@ -140,7 +140,8 @@ class DnnlWeights : public DnnlPlans {
   static std::vector<float> Numbers(int64_t count, int seed) {
     std::vector<float> values(static_cast<size_t>(count));
     for (size_t i = 0; i < values.size(); ++i)
-      values[i] = static_cast<float>((i * 37 + i / 11 * seed) % 101) / 101 - 0.5f;
+      values[i] =
+          static_cast<float>((i * 37 + i / 11 * seed) % 101) / 101 - 0.5f;
     return values;
   }
   choir::testing::TensorPtr MakeTensor(const choir::testing::Shape& shape,
@@ -156,7 +157,8 @@ class DnnlWeights : public DnnlPlans {
     attrs.groups = 1;
     choir_tensor_t* srcs[] = {x_.get(), w, b_.get()};
     choir_tensor_t* y = nullptr;
-    EXPECT_OK(choir_op_run(stream_, CHOIR_OP_CONV2D, srcs, 3, &attrs, false, &y));
+    EXPECT_OK(
+        choir_op_run(stream_, CHOIR_OP_CONV2D, srcs, 3, &attrs, false, &y));
     const choir::testing::TensorPtr held(y);
     return choir::testing::Read<float>(y);
   }
@@ -210,7 +212,8 @@ TEST_F(DnnlWeights, AreReorderedAnewAfterAnyWrite) {
   const choir::testing::TensorPtr other = MakeTensor({32, 32, 3, 3}, 13);
   choir_tensor_t* from = other.get();
   choir_tensor_t* to = w_.get();
-  ASSERT_OK(choir_op_run(stream_, CHOIR_OP_COPY, &from, 1, nullptr, false, &to));
+  ASSERT_OK(
+      choir_op_run(stream_, CHOIR_OP_COPY, &from, 1, nullptr, false, &to));
   ExpectAsFresh("an op's result");
   ASSERT_OK(choir_op_run(stream_, CHOIR_OP_COPY, &from, 1, nullptr, true, &to));
   ExpectAsFresh("an op that adds");

@@ -141,8 +141,8 @@ typedef struct call_s {
   dnnl_primitive_t primitive;
   dnnl_exec_arg_t arguments[ARGUMENTS];
   int32_t argument_count;
-  size_t reorder_bytes;  // > 0: a reorder that is counted
-  int32_t reordered;     // its source, if that is an operand; else -1
+  size_t reorder_bytes;     // > 0: a reorder that is counted
+  int32_t reordered;        // its source, if that is an operand; else -1
   choir__dnnl_slot_t kept;  // where a reorder writes what is kept; else -1
 } call_t;
 
@@ -436,7 +436,7 @@ typedef struct form_key_s {
 } form_key_t;
 
 static choir_buffer_t* weights_of(const choir__dnnl_plan_t* plan, int32_t i,
-                                   const choir__dnnl_blocks_t* blocks) {
+                                  const choir__dnnl_blocks_t* blocks) {
   const choir_record_t* record = blocks->record;
   const call_t* call = &plan->calls[i];
   const int32_t k = call->reordered;
@@ -473,8 +473,7 @@ static void give_kept(const choir__dnnl_plan_t* plan,
                       bool is_filled) {
   for (int32_t i = 0; i < plan->call_count; i++) {
     if (!kept->of[i]) continue;
-    if (is_filled)
-      choir__packed_keep(weights_of(plan, i, blocks), kept->of[i]);
+    if (is_filled) choir__packed_keep(weights_of(plan, i, blocks), kept->of[i]);
     choir__packed_release(kept->of[i]);
   }
 }
@@ -491,7 +490,7 @@ static choir_status_t execute(choir__dnnl_plan_t* plan, char* scratch,
     slot_t* slot = &plan->slots[i];
     CHOIR_TRY(set_data(
         slot, places[i] ? places[i]
-        : slot->operand < 0
+              : slot->operand < 0
                   ? scratch + slot->offset
                   : (char*)operands[slot->operand] +
                         (size_t)block * blocks->strides[slot->operand]));
