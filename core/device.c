@@ -234,6 +234,7 @@ static choir_status_t make_buffer(const char* where, choir_device_t* device,
                            sizeof(choir_buffer_t), where, &memory));
   choir_buffer_t* buffer = memory;
   atomic_init(&buffer->ref_count, 1);
+  atomic_init(&buffer->version, 1);
   buffer->device = device;
   *out_buffer = buffer;
   return NULL;
@@ -360,6 +361,7 @@ void choir_buffer_retain(choir_buffer_t* buffer) {
 void choir_buffer_release(choir_buffer_t* buffer) {
   if (!buffer || !release(&buffer->ref_count)) return;
   choir_device_t* device = buffer->device;
+  choir__packed_drop(buffer);
   if (buffer->wrapped) {
     if (buffer->release) buffer->release(buffer->context, buffer->data);
   } else if (buffer->data && !choir_process_is_forked_child()) {
@@ -385,8 +387,6 @@ choir_status_t choir__buffer_check_memory(const choir_buffer_t* buffer) {
                      "step that made it failed before it ran",
                      buffer->bytes);
 }
-
-void* choir_buffer_data(const choir_buffer_t* buffer) { return buffer->data; }
 
 static choir_status_t check_transfer(const char* where,
                                      const choir_buffer_t* buffer,
@@ -460,8 +460,10 @@ choir_status_t choir_buffer_write(choir_buffer_t* buffer,
   CHOIR_TRY(tell_host_access(stream));
   CHOIR_TRY(choir__buffer_check_memory(buffer));
   char* data = buffer->data;
-  return buffer->device->vtable->write(
+  choir_status_t status = buffer->device->vtable->write(
       buffer->device, stream, host, bytes ? data + offset_bytes : data, bytes);
+  choir__buffer_wrote(buffer);
+  return status;
 }
 
 // ---- Stream ----

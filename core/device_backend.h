@@ -3,6 +3,7 @@
 #define CHOIR_CORE_DEVICE_BACKEND_H_
 
 #include "core/device.h"
+#include "core/packed_backend.h"
 #include "core/segments_backend.h"
 #include "core/stage.h"
 
@@ -10,6 +11,7 @@
 #include <atomic>
 using std::atomic_bool;
 using std::atomic_int;
+using std::atomic_ullong;
 extern "C" {
 #else
 #include <stdatomic.h>
@@ -105,6 +107,12 @@ struct choir_buffer_s {
   bool wrapped;
   bool is_deferred;               // on a list of buffers without memory
   choir_buffer_t* next_deferred;  // on that list
+  // core/packed_backend.h.
+  atomic_ullong version;  // from 1 on, grows with each write
+  uint64_t asked_for;     // the version of which a form was asked for last
+  atomic_bool is_lent;    // somebody has the address, and may write
+  atomic_bool has_packed;
+  choir__packed_t* packed;
 };
 
 // Buffers that are made without memory, because whoever makes them records

@@ -300,15 +300,23 @@ void choir_span_end(const choir_span_t* span, const char* name,
   pthread_mutex_unlock(&lock);
 }
 
+static choir_status_t run_kernel(const choir_record_t* record,
+                                 choir_stream_t* stream) {
+  choir_status_t status = record->kernel->run(record, stream);
+  for (int32_t i = 0; i < record->dst_count; ++i)
+    choir__buffer_wrote(choir_record_dst(record, i)->buffer);
+  return status;
+}
+
 choir_status_t choir__record_run(const choir_record_t* record,
                                  choir_stream_t* stream) {
   const choir_kernel_t* kernel = record->kernel;
   if (!atomic_load_explicit(&active, memory_order_relaxed))
-    return kernel->run(record, stream);
+    return run_kernel(record, stream);
   const choir_cost_t cost = choir_record_cost(record);
   const choir_span_t span =
       choir_span_begin(kernel->communicates ? CHOIR_SPAN_COMM : CHOIR_SPAN_OP);
-  choir_status_t status = kernel->run(record, stream);
+  choir_status_t status = run_kernel(record, stream);
   choir_span_end(&span, kernel->name, record->label, &cost);
   return status;
 }

@@ -104,6 +104,9 @@ struct choir_record_s {
   choir_scalar_t* scalar;
   size_t scalar_offset;
   const char* label;  // what it is for ("conv1"), or NULL
+  // A kernel runs it as part of its own work: its sources may have been written
+  // without their buffers being told (core/packed_backend.h).
+  bool is_part;
 };
 
 static inline const choir_view_t* choir_record_src(const choir_record_t* record,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/packed_backend.h"
 #include "core/profile.h"
 #include "core/status_backend.h"
 #include "model/kv_cache_internal.h"
@@ -239,7 +240,7 @@ choir_status_t choir_model_compile(choir_model_t* model,
                        "model %s: compile: %d inputs; %d to %d are possible",
                        model->def->name, count, least, CHOIR_MODEL_MAX_TENSORS);
   for (size_t i = 0; i < model->params->count; ++i)
-    if (!choir_buffer_data(
+    if (!choir__buffer_place(
             choir_tensor_view(model->params->params[i]->value)->buffer))
       return CHOIR_ERROR(FAILED_PRECONDITION,
                          "model %s: compile: there was no memory for its "

@@ -164,6 +164,7 @@ choir_status_t choir__run_inside(choir_op_t op, const choir_record_t* record,
                                  choir_stream_t* stream) {
   choir_record_t inside = *record;
   inside.operation = choir__operation(op);
+  inside.is_part = true;
   const choir_device_t* device = choir_stream_device(stream);
   const choir_op_kernel_t* native = choir__native_kernel(device, &inside);
   if (native)

@@ -223,7 +223,7 @@ choir_status_t choir_tensor_read(choir_tensor_t* tensor, void* host,
   if (choir_device_is_host(device)) {
     CHOIR_TRY(choir_stream_synchronize(stream));
     CHOIR_TRY(choir__buffer_check_memory(view->buffer));
-    choir__strided_copy(view, choir_buffer_data(view->buffer), &dense, host);
+    choir__strided_copy(view, choir__buffer_place(view->buffer), &dense, host);
     return NULL;
   }
   if (choir_view_is_contiguous(view))
@@ -277,7 +277,8 @@ choir_status_t choir_tensor_write(choir_tensor_t* tensor, const void* host,
   if (choir_device_is_host(device)) {
     CHOIR_TRY(choir_stream_synchronize(stream));
     CHOIR_TRY(choir__buffer_check_memory(view->buffer));
-    choir__strided_copy(&dense, host, view, choir_buffer_data(view->buffer));
+    choir__strided_copy(&dense, host, view, choir__buffer_place(view->buffer));
+    choir__buffer_wrote(view->buffer);
     return NULL;
   }
   if (choir_view_is_contiguous(view))
@@ -401,7 +402,7 @@ static choir_status_t mix_tensor(choir_tensor_t* tensor, uint64_t* hash) {
   size_t bytes = view_bytes(view);
   if (choir_device_is_host(device) && choir_view_is_contiguous(view)) {
     CHOIR_TRY(choir_stream_synchronize(choir_device_stream(device)));
-    const char* data = choir_buffer_data(view->buffer);
+    const char* data = choir__buffer_place(view->buffer);
     *hash =
         mix_bytes(*hash, data + (size_t)view->offset * element_bytes, bytes);
     return NULL;

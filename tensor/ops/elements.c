@@ -63,7 +63,7 @@ void choir__element_copy(const void* src, int64_t from, void* dst, int64_t to,
 // ---- Dense operands ----
 
 static void gather(const choir_view_t* view, double* values) {
-  const void* data = choir_buffer_data(view->buffer);
+  const void* data = choir__buffer_place(view->buffer);
   choir__walk_t walk;
   const choir_view_t* views[] = {view};
   for (bool more = choir__walk_start(&walk, views, 1); more;
@@ -73,7 +73,7 @@ static void gather(const choir_view_t* view, double* values) {
 
 static void scatter(const double* values, const choir_view_t* view,
                     bool accumulate) {
-  void* data = choir_buffer_data(view->buffer);
+  void* data = choir__buffer_place(view->buffer);
   choir__walk_t walk;
   const choir_view_t* views[] = {view};
   for (bool more = choir__walk_start(&walk, views, 1); more;

@@ -2,6 +2,7 @@
 #ifndef CHOIR_TENSOR_OPS_ELEMENTS_H_
 #define CHOIR_TENSOR_OPS_ELEMENTS_H_
 
+#include "core/packed_backend.h"
 #include "tensor/op_def.h"
 #include "tensor/strided_internal.h"
 
@@ -11,11 +12,11 @@
 // Sources and destinations of a record in host memory.
 static inline const void* choir__src_data(const choir_record_t* record,
                                           int32_t index) {
-  return choir_buffer_data(choir_record_src(record, index)->buffer);
+  return choir__buffer_place(choir_record_src(record, index)->buffer);
 }
 static inline void* choir__dst_data(const choir_record_t* record,
                                     int32_t index) {
-  return choir_buffer_data(choir_record_dst(record, index)->buffer);
+  return choir__buffer_place(choir_record_dst(record, index)->buffer);
 }
 
 // Element `offset` of a buffer.

@@ -110,13 +110,13 @@ typedef struct reference_s {
 } reference_t;
 
 static const void* data_of(const choir_view_t* view, const uint64_t* value) {
-  return view->buffer ? choir_buffer_data(view->buffer) : value;
+  return view->buffer ? choir__buffer_place(view->buffer) : value;
 }
 
 static int64_t index_at(const choir__index_map_t* map, int64_t offset) {
   if (!map->has_indices) return 0;
   const int64_t index = choir__integer_load(
-      choir_buffer_data(map->indices.buffer), map->indices.dtype, offset);
+      choir__buffer_place(map->indices.buffer), map->indices.dtype, offset);
   return index < 0 ? index + map->axis_size : index;
 }
 
@@ -162,9 +162,9 @@ static void pull(const reference_t* task) {
       from = -1;
     const void* src = from < 0 ? &map->other_value
                                : data_of(&map->elements, &map->other_value);
-    choir__element_copy(src, from < 0 ? 0 : from,
-                        choir_buffer_data(map->places.buffer), walk.offsets[0],
-                        map->places.dtype, task->record->accumulate);
+    choir__element_copy(
+        src, from < 0 ? 0 : from, choir__buffer_place(map->places.buffer),
+        walk.offsets[0], map->places.dtype, task->record->accumulate);
   }
 }
 
@@ -194,7 +194,7 @@ static void put(const reference_t* task) {
                           is_put
                               ? offset_of(&map->places, last)
                               : walk.offsets[2] + i * map->others_axis_stride,
-                          choir_buffer_data(map->elements.buffer),
+                          choir__buffer_place(map->elements.buffer),
                           walk.offsets[0] + i * map->axis_stride,
                           map->elements.dtype, task->record->accumulate);
     }
@@ -205,7 +205,7 @@ static choir_status_t sum(const reference_t* task, choir_stream_t* stream) {
   const choir__index_map_t* map = &task->map;
   choir__dense_t dense;
   CHOIR_TRY(choir__dense_begin(task->record, stream, 0, &dense));
-  const void* data = choir_buffer_data(map->places.buffer);
+  const void* data = choir__buffer_place(map->places.buffer);
   choir__walk_t walk;
   const choir_view_t* views[] = {&map->places, &map->indices};
   for (bool more = choir__walk_start(&walk, views, 2); more;

@@ -31,7 +31,7 @@ static void list_operands(const choir_record_t* record,
         i < record->src_count &&
         (i < 2 || choir_view_count(choir_record_src(record, i)) > 0);
     out_views[i] = choir_record_src(record, is_there ? i : 0);
-    out_data[i] = choir_buffer_data(out_views[i]->buffer);
+    out_data[i] = choir__buffer_place(out_views[i]->buffer);
   }
 }
 

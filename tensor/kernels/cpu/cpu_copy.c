@@ -203,11 +203,12 @@ void choir__floats_give(choir__floats_t* floats, choir_stream_t* stream) {
 // ---- Cast ----
 
 // How a cast adds to its destination; the small floats would need a rounding
-// of their own, so those records go to the reference.
+// of their own and bools a test, so those records go to the reference.
 #define ADD_F32(y, value) (y) += (value)
 #define ADD_F64(y, value) (y) += (value)
 #define ADD_F16(y, value) (y) = (value)
 #define ADD_BF16(y, value) (y) = (value)
+#define ADD_BOOL(y, value) (y) = (value)
 
 #define CAST_LIST(X)                                               \
   X(f32_f16, F32, float, F16, uint16_t, choir__f16_from(value))    \
@@ -218,7 +219,10 @@ void choir__floats_give(choir__floats_t* floats, choir_stream_t* stream) {
   X(f64_f32, F64, double, F32, float, (float)value)                \
   X(u8_f32, U8, uint8_t, F32, float, (float)value)                 \
   X(bool_f32, BOOL, uint8_t, F32, float, value ? 1.0f : 0.0f)      \
-  X(i32_f32, I32, int32_t, F32, float, (float)value)
+  X(i32_f32, I32, int32_t, F32, float, (float)value)               \
+  X(f32_bool, F32, float, BOOL, uint8_t, value != 0.0f)            \
+  X(i32_bool, I32, int32_t, BOOL, uint8_t, value != 0)             \
+  X(u8_bool, U8, uint8_t, BOOL, uint8_t, value != 0)
 
 #define CAST_PLANE(name, FROM, from, TO, to, expression)                      \
   CHOIR__BODY void name##_plane_body(const choir__plane_t* plane) {           \

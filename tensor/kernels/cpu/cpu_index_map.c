@@ -259,7 +259,7 @@ static int64_t index_at(const task_t* task, int64_t offset) {
   if (task->next) return task->next[offset];
   if (!map->has_indices) return 0;
   const int64_t index =
-      choir__integer_load(choir_buffer_data(map->indices.buffer),
+      choir__integer_load(choir__buffer_place(map->indices.buffer),
                           map->indices.dtype, map->indices.offset + offset);
   return index < 0 ? index + map->axis_size : index;
 }

@@ -3,6 +3,7 @@
 #define CHOIR_TENSOR_KERNELS_CPU_CPU_INTERNAL_H_
 
 #include "core/body_backend.h"
+#include "core/packed_backend.h"
 #include "tensor/cpu_threads_def.h"
 #include "tensor/kernels/nest.h"
 #include "tensor/op_def.h"
@@ -137,11 +138,11 @@ choir_status_t choir__cpu_parallel_scratch(
 
 // Where the view's first element lies.
 static inline void* choir__view_data(const choir_view_t* view) {
-  return (char*)choir_buffer_data(view->buffer) +
+  return (char*)choir__buffer_place(view->buffer) +
          (size_t)view->offset * choir_dtype_bytes(view->dtype);
 }
 static inline float* choir__view_f32(const choir_view_t* view) {
-  return (float*)choir_buffer_data(view->buffer) + view->offset;
+  return (float*)choir__buffer_place(view->buffer) + view->offset;
 }
 
 // True when all operands of the record are f32.

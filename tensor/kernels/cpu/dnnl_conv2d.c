@@ -4,7 +4,8 @@
 // networks. Only Winograd's algorithm, which it has for images in blocks of
 // sixteen channels alone, is worth bringing them to that order and back.
 // Weights are reordered from the parameter's own strides into what the
-// primitive likes on every call, and counted; they are small.
+// primitive likes, and counted: in each step of a training, and once while they
+// stay the same.
 #include <string.h>
 
 #include "tensor/kernels/convolution.h"
@@ -220,7 +221,7 @@ static choir_status_t build_calls(const choir__conv_t* conv,
   switch (conv->kind) {
     case CHOIR__CONV_FORWARD: {
       status = choir__dnnl_input(plan, 0, d->x_own, d->x, &first);
-      if (!status) status = choir__dnnl_input(plan, 1, d->w_own, w, &second);
+      if (!status) status = choir__dnnl_weights(plan, 1, d->w_own, w, &second);
       if (!status) status = choir__dnnl_input(plan, 2, d->b_own, d->b, &third);
       if (!status)
         status = choir__dnnl_output(plan, 3, d->y_own, d->y, accumulate, &out);
@@ -353,8 +354,10 @@ static choir_status_t conv_run(const choir_record_t* record,
   void* operands[CHOIR_MAX_OPERANDS];
   for (int32_t i = 0; i < record->src_count + record->dst_count; i++)
     operands[i] = choir__view_data(&record->operands[i]);
+  choir__dnnl_blocks_t keeping = *blocks;
+  keeping.record = record;
   CHOIR_TRY_NOTE(
-      choir__dnnl_run_blocks(&key, build, &conv, stream, operands, blocks),
+      choir__dnnl_run_blocks(&key, build, &conv, stream, operands, &keeping),
       "%s", record->kernel->name);
   return NULL;
 }

@@ -37,7 +37,8 @@ static bool make_pair(const choir_record_t* record, pair_t* pair) {
                                 .src_count = 3,
                                 .dst_count = 1,
                                 .attrs = &attrs->conv,
-                                .attrs_bytes = sizeof attrs->conv};
+                                .attrs_bytes = sizeof attrs->conv,
+                                .is_part = record->is_part};
   pair->pool =
       (choir_record_t){.operation = choir__operation(CHOIR_OP_MAX_POOL2D),
                        .kernel = &choir__cpu_max_pool2d.kernel,

@@ -141,8 +141,9 @@ typedef struct call_s {
   dnnl_primitive_t primitive;
   dnnl_exec_arg_t arguments[ARGUMENTS];
   int32_t argument_count;
-  size_t reorder_bytes;  // > 0: a reorder that is counted
-  int32_t reordered;     // its source, if that is an operand; else -1
+  size_t reorder_bytes;     // > 0: a reorder that is counted
+  int32_t reordered;        // its source, if that is an operand; else -1
+  choir__dnnl_slot_t kept;  // where a reorder writes what is kept; else -1
 } call_t;
 
 struct choir__dnnl_plan_s {
@@ -229,6 +230,7 @@ choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
   call->argument_count = argument_count;
   call->reorder_bytes = 0;
   call->reordered = -1;
+  call->kept = -1;
   if (pad_slot >= 0) {
     call->arguments[argument_count].arg = DNNL_ARG_SCRATCHPAD;
     call->arguments[argument_count].memory = plan->slots[pad_slot].memory;
@@ -270,6 +272,16 @@ choir_status_t choir__dnnl_input(choir__dnnl_plan_t* plan, int32_t index,
   if (dnnl_memory_desc_equal(own, wanted)) return NULL;
   CHOIR_TRY(choir__dnnl_scratch(plan, wanted, out_slot));
   return add_reorder(plan, operand, *out_slot, false);
+}
+
+choir_status_t choir__dnnl_weights(choir__dnnl_plan_t* plan, int32_t index,
+                                   const_dnnl_memory_desc_t own,
+                                   const_dnnl_memory_desc_t wanted,
+                                   choir__dnnl_slot_t* out_slot) {
+  const int32_t before = plan->call_count;
+  CHOIR_TRY(choir__dnnl_input(plan, index, own, wanted, out_slot));
+  if (plan->call_count > before) plan->calls[before].kept = *out_slot;
+  return NULL;
 }
 
 choir_status_t choir__dnnl_output(choir__dnnl_plan_t* plan, int32_t index,
@@ -408,14 +420,77 @@ static choir_status_t set_data(slot_t* slot, void* data) {
   return NULL;
 }
 
+// ---- What weights are reordered to ----
+
+// One for each call; NULL: its result is not kept.
+typedef struct kept_s {
+  choir__packed_t* of[CALLS];
+} kept_t;
+
+// A problem's form of a source: what has the same key is reordered alike.
+typedef struct form_key_s {
+  choir__dnnl_build_fn_t build;
+  int64_t call;
+  int64_t offset;  // of the view in its buffer
+  int64_t words[CHOIR__KEY_WORDS];
+} form_key_t;
+
+static choir_buffer_t* weights_of(const choir__dnnl_plan_t* plan, int32_t i,
+                                  const choir__dnnl_blocks_t* blocks) {
+  const choir_record_t* record = blocks->record;
+  const call_t* call = &plan->calls[i];
+  const int32_t k = call->reordered;
+  return record && !record->is_part && call->kept >= 0 &&
+                 blocks->strides[k] == 0
+             ? choir_record_src(record, k)->buffer
+             : NULL;
+}
+
+static choir_status_t take_kept(const choir__dnnl_plan_t* plan,
+                                const choir__dnnl_blocks_t* blocks,
+                                kept_t* kept) {
+  for (int32_t i = 0; i < plan->call_count; i++) {
+    choir_buffer_t* buffer = weights_of(plan, i, blocks);
+    if (!buffer) continue;
+    form_key_t key;
+    memset(&key, 0, sizeof(key));
+    key.build = plan->build;
+    key.call = i;
+    key.offset =
+        choir_record_src(blocks->record, plan->calls[i].reordered)->offset;
+    memcpy(key.words, plan->key.words,
+           (size_t)plan->key.count * sizeof(key.words[0]));
+    CHOIR_TRY(choir__packed_take(buffer, &key, sizeof(key),
+                                 plan->slots[plan->calls[i].kept].bytes,
+                                 &kept->of[i]));
+  }
+  return NULL;
+}
+
+// is_filled: all of them have been.
+static void give_kept(const choir__dnnl_plan_t* plan,
+                      const choir__dnnl_blocks_t* blocks, kept_t* kept,
+                      bool is_filled) {
+  for (int32_t i = 0; i < plan->call_count; i++) {
+    if (!kept->of[i]) continue;
+    if (is_filled) choir__packed_keep(weights_of(plan, i, blocks), kept->of[i]);
+    choir__packed_release(kept->of[i]);
+  }
+}
+
 static choir_status_t execute(choir__dnnl_plan_t* plan, char* scratch,
                               void* const* operands,
                               const choir__dnnl_blocks_t* blocks,
-                              int64_t block) {
+                              const kept_t* kept, int64_t block) {
+  void* places[SLOTS] = {NULL};
+  for (int32_t i = 0; i < plan->call_count; i++)
+    if (kept->of[i])
+      places[plan->calls[i].kept] = choir__packed_data(kept->of[i]);
   for (int32_t i = 0; i < plan->slot_count; i++) {
     slot_t* slot = &plan->slots[i];
     CHOIR_TRY(set_data(
-        slot, slot->operand < 0
+        slot, places[i] ? places[i]
+              : slot->operand < 0
                   ? scratch + slot->offset
                   : (char*)operands[slot->operand] +
                         (size_t)block * blocks->strides[slot->operand]));
@@ -425,6 +500,7 @@ static choir_status_t execute(choir__dnnl_plan_t* plan, char* scratch,
     if (block > 0 && call->reordered >= 0 &&
         blocks->strides[call->reordered] == 0)
       continue;
+    if (kept->of[i] && choir__packed_is_kept(kept->of[i])) continue;
     if (call->reorder_bytes) choir__count_reorder(call->reorder_bytes);
     CHOIR__DNNL_TRY(dnnl_primitive_execute(
         call->primitive, plan->stream, call->argument_count, call->arguments));
@@ -447,11 +523,14 @@ static choir_status_t run(choir__dnnl_plan_t* plan, choir_stream_t* stream,
       status = CHOIR_ERROR(OUT_OF_MEMORY, "oneDNN scratch: no %zu bytes",
                            plan->scratch_bytes);
   }
+  kept_t kept = {.of = {NULL}};
+  if (!status) status = take_kept(plan, blocks, &kept);
   for (int64_t block = 0; block < blocks->count && !status; block++) {
-    status = execute(plan, scratch, operands, blocks, block);
+    status = execute(plan, scratch, operands, blocks, &kept, block);
     if (!status && blocks->after)
       status = blocks->after(blocks->context, block);
   }
+  give_kept(plan, blocks, &kept, !status && blocks->count > 0);
   if (scratch) pool.free(pool.self, scratch, plan->scratch_bytes, ALIGNMENT);
   give_back(plan);
   return status;

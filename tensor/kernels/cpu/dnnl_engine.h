@@ -80,6 +80,13 @@ choir_status_t choir__dnnl_input(choir__dnnl_plan_t* plan, int32_t index,
                                  const_dnnl_memory_desc_t own,
                                  const_dnnl_memory_desc_t wanted,
                                  choir__dnnl_slot_t* out_slot) CHOIR_NODISCARD;
+// The same, of which the copy is kept beside the operand's buffer for later
+// runs (core/packed_backend.h).
+choir_status_t choir__dnnl_weights(choir__dnnl_plan_t* plan, int32_t index,
+                                   const_dnnl_memory_desc_t own,
+                                   const_dnnl_memory_desc_t wanted,
+                                   choir__dnnl_slot_t* out_slot)
+    CHOIR_NODISCARD;
 // The same for a result that the primitive writes as `wanted`; _finish, after
 // the primitive was added, brings it to the operand (or adds it there).
 typedef struct choir__dnnl_output_s {
@@ -121,6 +128,9 @@ typedef struct choir__dnnl_blocks_s {
   const size_t* strides;  // bytes, from block to block; one for each operand
   choir_status_t (*after)(void* context, int64_t block);
   void* context;
+  // Of choir__dnnl_weights' operands; NULL: what they are reordered to is not
+  // kept.
+  const choir_record_t* record;
 } choir__dnnl_blocks_t;
 choir_status_t choir__dnnl_run_blocks(
     choir__key_t* key, choir__dnnl_build_fn_t build, const void* problem,
