@@ -59,7 +59,8 @@ choir_status_t choir__packed_take(choir_buffer_t* buffer, const void* key,
   bool pays = false;
   *out_packed = find(buffer, key, key_bytes, &pays);
   if (*out_packed || !pays) return NULL;
-  const choir_allocator_t allocator = choir_device_allocator(buffer->device);
+  const choir_allocator_t allocator =
+      choir_pool_allocator(buffer->device->pool);
   void* memory = NULL;
   const size_t head = sizeof(choir__packed_t) + key_bytes;
   CHOIR_TRY(choir_allocate(allocator, head, "packed form", &memory));
