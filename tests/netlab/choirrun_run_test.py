@@ -417,9 +417,10 @@ class RunCases:
         self.fail("it ended by itself: " + process.communicate()[1])
 
     def test_link_that_gets_slow(self):
-        # A message of 1 MiB would take 16 s. TCP itself may pause for seconds while
-        # the queue of the slow link overflows.
-        process = self.begin(deadline=8)
+        # A message of 1 MiB takes 16 s, longer than the deadline. TCP itself pauses
+        # while the queue of the slow link overflows: for 6 s after five losses, for
+        # another 6 s after one more.
+        process = self.begin(deadline=14)
         for host in self.lab.hosts:
             host.set_rate("500kbit")
         self.expect_epochs(process, 2)
