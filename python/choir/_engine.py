@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ctypes import byref, c_uint64, c_void_p
 from functools import partial
 
-from choir import _raw, _sync_norm, autograd
+from choir import _raw, _sync_norm, _tape, autograd
 from choir._callback import Callback, finish
 from choir._here import here
 from choir._calls import (
@@ -83,7 +83,7 @@ class Engine(Owner, NotCopied):
         self.owner = None  # a weak reference to the Model that it trains
         self.has_updater = False
         self._loss_var: int | None = None
-        self._tape: autograd.Tape | None = None  # of the step that runs
+        self._tape: _tape.Tape | None = None  # of the step that runs
         self._one: _raw.CTensor | None = None  # in place of a batch
         self._constants = Constants()
         # How steps run from the second one on. The first is eager, also in a run
@@ -304,7 +304,7 @@ class Engine(Owner, NotCopied):
             return lib.scope_param(scope, param)
 
         with deferred():
-            self._tape = autograd.Tape(scope, leaf)
+            self._tape = _tape.Tape(scope, leaf)
             var = self._tape.record(loss)
             self._loss_var = var
             lib.model_backward_and_update(self._model, scope, var)
@@ -390,8 +390,8 @@ def _free(memory: c_void_p) -> None:
 def behind(loss: Tensor) -> list[Tensor]:
     """The parameters that a loss depends on, in the order of their first use."""
     found: dict[int, Tensor] = {}
-    for node in autograd._behind(loss):
-        for x in map(autograd._inner, node.src):
+    for node in _tape.behind(loss):
+        for x in map(_tape.inner, node.src):
             if x.creator is None and x.stores_grad:
                 found.setdefault(id(x), x)
     return list(found.values())

@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from choir import _raw, autograd, tensor
+from choir import _raw, _tape, autograd, tensor
 from choir._calls import NotCopied, Owner, StateError, check, lib
 from choir._functions import draw_step
 from choir._here import here
@@ -315,7 +315,7 @@ class Forward(Owner, NotCopied):
 
     def _run(self, device, xs, weights, step: Step) -> list:
         """Its results. weights: of each of its _params."""
-        free = autograd._take_scope(device, step, here.precision)
+        free = _tape.take_scope(device, step, here.precision)
         scope = free.handle
         known: dict[int, Tensor] = {}
         vars_of: dict[int, int] = {}  # id(x): one for all uses of x
@@ -346,7 +346,7 @@ class Forward(Owner, NotCopied):
         y = self._call(scope, Vars(inputs, len(xs)))
         ys = []
         if lib.scope_is_ok(scope):
-            for entry in _tape(scope):
+            for entry in _entries(scope):
                 srcs = entry.srcs[: entry.src_count]
                 if entry.op == len(_raw.OP_LIST):
                     name = entry.custom.name.decode()
@@ -373,7 +373,7 @@ class Forward(Owner, NotCopied):
             ]
             self._ran(scope, step)
         check(lib.scope_end(scope))
-        autograd._free_scopes[device].append(free)
+        _tape.free_scopes[device].append(free)
         return ys
 
     def _ran(self, scope: int, step: Step) -> None:
@@ -452,7 +452,7 @@ def _operator(kind: str) -> type[autograd.Operator]:
     return type(kind, (autograd.Combined,), {"__module__": "choir.layer"})
 
 
-def _tape(scope: int) -> list[TapeEntry]:
+def _entries(scope: int) -> list[TapeEntry]:
     """The ops that gradients flow through, in the order in which they ran."""
     entries = []
     pointer = lib.scope_tape(scope)

@@ -9,7 +9,7 @@ import os
 import warnings
 from ctypes import byref, c_size_t, c_void_p
 
-from choir import autograd, tensor
+from choir import _tape, tensor
 from choir._calls import StateError, check, lib
 from choir._engine import _free
 from choir._here import here
@@ -105,7 +105,7 @@ class _Trace:
     def record(self, results: list[Tensor], name: str) -> OnnxTrace:
         keeps_all, here.keeps_all = here.keeps_all, True
         try:
-            self.tape = autograd.Tape(self._scope, self._leaf)
+            self.tape = _tape.Tape(self._scope, self._leaf)
             self.tape.record(*results)
         finally:
             here.keeps_all = keeps_all
@@ -174,7 +174,7 @@ def to_onnx(
     made = None
     with lock, deferred():
         device = results[0].device
-        free = autograd._take_scope(device, Step(keeps_all=True))
+        free = _tape.take_scope(device, Step(keeps_all=True))
         scope = free.handle
         traced = _Trace(scope, xs, states)
         trace = traced.record(results, model_name)
@@ -185,7 +185,7 @@ def to_onnx(
             where = os.fsencode(path)
             check(lib.onnx_write(scope, byref(trace), where, byref(options)))
         check(lib.scope_end(scope))
-        autograd._free_scopes[device].append(free)
+        _tape.free_scopes[device].append(free)
     fixed = [x.shape for x in traced.constants if x.size() > 1]
     if is_result and fixed:
         warnings.warn(

@@ -10,7 +10,8 @@ from choir._calls import StateError, check, lib
 from choir._here import here
 from choir._lib import SyncBatchNorm, SyncBatchNormUse
 from choir._raw import CTensor
-from choir.autograd import Operator, _inner
+from choir._tape import inner
+from choir.autograd import Operator
 from choir.tensor import Tensor
 
 
@@ -36,7 +37,7 @@ def _learns(x: Tensor) -> bool:
     """Whether a parameter that a step trains is behind x."""
     seen, stack = set(), [x]
     while stack:
-        x = _inner(stack.pop())
+        x = inner(stack.pop())
         if x.creator is None or not x.creator.src:
             if x.stores_grad and x.requires_grad:
                 return True

@@ -31,15 +31,15 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from ctypes import byref, c_void_p
+from ctypes import byref
 
-from choir import _elements, _raw, tensor
-from choir._callback import Callback, finish
+from choir import _raw, _tape, tensor
+from choir._callback import finish
 from choir._here import here, set_training
-from choir._calls import Owner, StateError, address_of, lib
-from choir._lib import BackwardOptions, CustomOp, Step, Vars
+from choir._calls import StateError, lib
+from choir._lib import BackwardOptions
 from choir._raw import CTensor, OPS
-from choir._sections import deferred, lock, with_handlers
+from choir._sections import deferred, lock
 from choir.tensor import Tensor
 
 
@@ -165,6 +165,8 @@ class Operator:
     """
 
     op_count = 0
+    _is_listed = False  # in the C library
+    _is_dummy = False
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name or f"{type(self).__name__}#{Operator.op_count}"
@@ -247,6 +249,8 @@ _sequence = itertools.count(1)
 class Dummy(Operator):
     """The operator in front of a tensor that none made."""
 
+    _is_dummy = True
+
     def __init__(self, tensor: Tensor, name: str | None = None) -> None:
         super().__init__(name)
         self.tensor = tensor
@@ -271,6 +275,7 @@ class Dummy(Operator):
 class ListOperator(Operator):
     """An operator of the C library's list."""
 
+    _is_listed = True
     op: _raw.Op
     _settings: tuple[str, ...] = ()
 
@@ -503,16 +508,6 @@ def _is_of(node, kind: type[Operator], src) -> bool:
     )
 
 
-def _inner(x: Tensor, begin=()) -> Tensor:
-    """x or, of an operator that is made of others, what these made in its place.
-    begin: ids of Tensors of which it does not matter what is behind them."""
-    while id(x) not in begin and x.creator is not None:
-        if x.creator._made is None:
-            break
-        x = x.creator._made[x._index]
-    return x
-
-
 def _starts(name: str, dys, dy, results) -> list:
     """The gradients that backward begins with, one for each raw result: dys, or dy
     where there is one result and it has one element. Numbers are for all."""
@@ -589,7 +584,7 @@ def recompute(function, *args, **kwargs):
     finally:
         here.part = None
     part.results = [
-        (id(y.creator), y._index) for y in map(_inner, _tensors_in(made))
+        (id(y.creator), y._index) for y in map(_tape.inner, _tensors_in(made))
     ]
     return made
 
@@ -605,218 +600,6 @@ def _tensors_in(value):
 
 
 # ---- Backward ----
-
-
-def _behind(*ys: Tensor, begin=()) -> list[Operator]:
-    """The operators that ys depend on, in the order in which they ran; none that is
-    made of others, and none behind Tensors of these ids."""
-    seen: dict[int, Operator] = {}
-    for y in ys:
-        y = _inner(y, begin)
-        if y.creator is not None and id(y) not in begin:
-            seen[id(y.creator)] = y.creator
-    waiting = list(seen.values())
-    while waiting:
-        for x in waiting.pop().src:
-            node = x.creator
-            if node is not None and node._made is not None:
-                x = _inner(x, begin)
-                node = x.creator
-            if node is None or id(node) in seen or id(x) in begin:
-                continue
-            seen[id(node)] = node
-            waiting.append(node)
-    return sorted(seen.values(), key=lambda node: node._sequence)
-
-
-class _Custom:
-    """An Operator of Python's while its gradient is wanted."""
-
-    def __init__(self, node: Operator, device) -> None:
-        self.node = node
-        self.device = device
-        self.dys: list[CTensor | None] = [None] * len(node._results)
-
-    def run(self, dys, out_grads: int) -> None:
-        """out_grads: where the library looks for the gradients of the sources."""
-        for i, dy in enumerate(dys):
-            if dy is None:
-                dys[i] = _elements.zeros(
-                    self.device,
-                    self.node._results[i].shape(),
-                    self.node._results[i].dtype,
-                )
-        grads = with_handlers(self.node.backward, *dys)
-        if not isinstance(grads, (tuple, list)):
-            grads = (grads,)
-        if len(grads) != len(self.node.src):
-            raise ValueError(
-                f"{self.node.name}: backward gave {len(grads)} gradients for "
-                f"{len(self.node.src)} sources"
-            )
-        for i, grad in enumerate(grads):
-            if isinstance(grad, Tensor):
-                grad = grad.data
-            if grad is not None:
-                _give(grad, out_grads, i)
-
-
-def _give(raw: CTensor, out: int, i: int) -> None:
-    """Hands a reference to the library."""
-    lib.tensor_retain(raw.handle)
-    c_void_p.from_address(out + i * ctypes.sizeof(c_void_p)).value = raw.handle
-
-
-class Tape:
-    """The operators behind a loss, as variables of a scope of the C library.
-
-    leaf(x): the variable of a tensor that no operator made. begin: ids of Tensors
-    that count as such.
-    """
-
-    def __init__(self, scope: int, leaf, begin=()) -> None:
-        self.scope = scope
-        self._leaf = leaf
-        self._begin = begin
-        self._vars: dict[tuple[int, int], int] = {}
-        self._leaves: dict[int, int] = {}
-        self._keep: list = []  # what the scope points to
-        self.callbacks: list[Callback] = []
-
-    def record(self, y: Tensor, *more: Tensor) -> int:
-        """The variable of y. more: what else is to be on the tape."""
-        behind = _behind(y, *more, begin=self._begin)
-        for part, nodes in itertools.groupby(behind, lambda n: n._part):
-            since = lib.scope_tape(self.scope)
-            for node in nodes:
-                if isinstance(node, ListOperator):
-                    self._record_op(node)
-                else:
-                    self._record_custom(node)
-            if part:
-                self._recompute(part, since)
-        return self.var(y)
-
-    def _recompute(self, part: _Part, since) -> None:
-        """What lies between `since` and the results of this part."""
-        kept = [self._vars[k] for k in part.results if k in self._vars]
-        if not kept:
-            raise StateError(
-                "recompute: the loss depends on a tensor that was made in the "
-                "function and is not one of its results"
-            )
-        ys = Vars((c_void_p * len(kept))(*kept), len(kept))
-        var = lib.scope_tuple(self.scope, ys)
-        lib.scope_recompute(self.scope, since, var)
-
-    def var(self, x: Tensor) -> int:
-        """The variable of a tensor that was recorded, or a leaf's."""
-        node = x.creator
-        if node is not None and node._made is not None:
-            x = _inner(x, self._begin)
-            node = x.creator
-        is_leaf = node is None or id(x) in self._begin
-        if not is_leaf and not isinstance(node, Dummy):
-            return self._vars[id(node), x._index]
-        var = self._leaves.get(id(x))
-        if var is None:
-            var = self._leaf(x)
-            self._leaves[id(x)] = var
-        return var
-
-    def _sources(self, node: Operator):
-        count = len(node.src)
-        return (c_void_p * count)(*[self.var(x) for x in node.src]), count
-
-    def _record_op(self, node: ListOperator) -> None:
-        srcs, count = self._sources(node)
-        results = node._results
-        var = lib.scope_record(
-            self.scope,
-            node.op.code,
-            srcs,
-            count,
-            node.attrs,
-            (c_void_p * len(results))(*[raw.handle for raw in results]),
-        )
-        self._vars[id(node), 0] = var
-        if here.keeps_all and lib.scope_is_ok(self.scope):
-            made = lib.scope_tape(self.scope).contents.results
-            for i in range(1, len(results)):
-                self._vars[id(node), i] = made[i]
-
-    def _op(self, node: Operator, custom: _Custom, function) -> CustomOp:
-        """function(dy, out_grads): what it does for backward."""
-
-        def run(arguments) -> None:
-            dy, out_grads = arguments[:2]
-            function(CTensor.borrow(dy, custom.device), out_grads)
-
-        callback = Callback(run)
-        self.callbacks.append(callback)
-        name = type(node).__name__.encode()
-        self._keep.append(name)
-        return CustomOp(
-            name, address_of(lib.custom_op_callback), callback.address
-        )
-
-    def _record_custom(self, node: Operator) -> None:
-        srcs, count = self._sources(node)
-        results = node._results
-        custom = _Custom(node, results[0].device)
-        if len(results) == 1:
-            op = self._op(node, custom, lambda dy, out: custom.run([dy], out))
-            self._vars[id(node), 0] = lib.scope_record_custom(
-                self.scope, byref(op), srcs, count, results[0].handle
-            )
-            return
-        # Of several results each hands its gradient to one that stands for all;
-        # that one is visited last.
-        token = _elements.zeros(custom.device, (1,), _raw.F32)
-        self._keep.append(token)
-        op = self._op(
-            node, custom, lambda _dy, out: custom.run(custom.dys, out)
-        )
-        whole = lib.scope_record_custom(
-            self.scope, byref(op), srcs, count, token.handle
-        )
-        for i, raw in enumerate(results):
-
-            def collect(dy: CTensor, out: int, i=i) -> None:
-                custom.dys[i] = dy
-                _give(token, out, 0)
-
-            op = self._op(node, custom, collect)
-            self._vars[id(node), i] = lib.scope_record_custom(
-                self.scope, byref(op), (c_void_p * 1)(whole), 1, raw.handle
-            )
-
-
-class _FreeScope(Owner):
-    """A scope of the library for gradients outside of a model's step.
-
-    One for each backward that runs: an Operator's may call another's."""
-
-    _computes = True
-
-    def __init__(self, device) -> None:
-        self.device = device
-        self._own(lib.scope_destroy, lib.scope_create, device.handle)
-
-
-# By device; those that nobody uses. One that an exception passed is let go.
-_free_scopes: dict = {}
-
-
-def _take_scope(device, step=Step(training=True), precision=None):
-    """One whose step has begun."""
-    free = _free_scopes.setdefault(device, [])
-    scope = free.pop() if free else _FreeScope(device)
-    lib.scope_set_precision(
-        scope.handle, _raw.F32 if precision is None else precision
-    )
-    lib.scope_begin(scope.handle, byref(step))
-    return scope
 
 
 def _gradients_of(op, attrs, inputs, results, dy) -> list:
@@ -861,9 +644,9 @@ def _backward_leaves(
     y: Tensor, dy, wanted, begin=()
 ) -> list[tuple[Tensor, Tensor]]:
     with lock, deferred():
-        free = _take_scope(y.device)
+        free = _tape.take_scope(y.device)
         pairs = _walk_back(free.handle, y, dy, wanted, begin)
-        _free_scopes[y.device].append(free)
+        _tape.free_scopes[y.device].append(free)
         return pairs
 
 
@@ -880,7 +663,7 @@ def _walk_back(
         leaves.append((x, var))
         return var
 
-    tape = Tape(scope, leaf, begin)
+    tape = _tape.Tape(scope, leaf, begin)
     var = tape.record(y)
     if isinstance(dy, (int, float)):
         dy = tensor.ones_like(y).set_value(dy)
@@ -917,11 +700,11 @@ def grad(y: Tensor, xs, dy=None) -> list[Tensor | None]:
             )
     sources = {
         id(x)
-        for node in _behind(y)
-        for x in map(_inner, node.src)
+        for node in _tape.behind(y)
+        for x in map(_tape.inner, node.src)
         if x.creator is None or isinstance(x.creator, Dummy)
     }
-    made = _inner(y)
+    made = _tape.inner(y)
     for i, x in enumerate(xs):
         if id(x) not in sources and (x is not made or made.creator is not None):
             raise ValueError(
