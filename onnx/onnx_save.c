@@ -341,11 +341,7 @@ choir_status_t choir_onnx_save(choir_model_t* model, const choir_view_t* inputs,
   choir_scope_begin(
       scope, &(choir_step_t){.sample_count = SAMPLES, .keeps_all = true});
   choir_status_t status = save(model, scope, inputs, count, path, options);
-  choir_status_t why = choir_scope_end(scope);
-  if (status)
-    choir_status_free(why);
-  else
-    status = why;
+  status = choir_status_join(status, choir_scope_end(scope));
   choir_scope_destroy(scope);
   return status;
 }

@@ -161,16 +161,20 @@ static void declare(choir__onnx_writer_t* w, const choir_onnx_name_t* named,
   if (info) choir__onnx_add_to(w, list, info);
 }
 
+static void take_name(choir__onnx_writer_t* w, const char* name) {
+  if (!choir__onnx_take_name(w, name))
+    choir__onnx_stop(w, CHOIR_ERROR(INVALID_ARGUMENT,
+                                    "onnx: two values are called '%s'", name));
+}
+
 static bool check_named(choir__onnx_writer_t* w, const choir_onnx_name_t* named,
                         const char* what) {
   if (!named->name || !choir_var_view(named->var))
     choir__onnx_stop(w, CHOIR_ERROR(INVALID_ARGUMENT,
                                     "onnx: %s '%s' is no variable of the step",
                                     what, named->name ? named->name : ""));
-  else if (!choir__onnx_take_name(w, named->name))
-    choir__onnx_stop(
-        w, CHOIR_ERROR(INVALID_ARGUMENT, "onnx: two values are called '%s'",
-                       named->name));
+  else
+    take_name(w, named->name);
   return choir__onnx_writes(w);
 }
 
@@ -206,12 +210,7 @@ static void take_params(choir__onnx_writer_t* w) {
     }
     choir__onnx_written_t* value = choir__onnx_need_written(w, named->tensor);
     if (!value || value->name) continue;  // shared, under its first name
-    if (!choir__onnx_take_name(w, named->name)) {
-      choir__onnx_stop(
-          w, CHOIR_ERROR(INVALID_ARGUMENT, "onnx: two values are called '%s'",
-                         named->name));
-      return;
-    }
+    take_name(w, named->name);
     value->name = named->name;
     value->tensor = named->tensor;
   }

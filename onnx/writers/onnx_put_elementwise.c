@@ -50,30 +50,30 @@ void choir__onnx_put_round(choir__onnx_put_t* p) {
   DST(0, NODE("Mul", NODE("Sign", SRC(0)), whole));
 }
 
-void choir__onnx_put_elu(choir__onnx_put_t* p) {
-  const char* y = NODE("Elu", SRC(0));
-  choir__onnx_put_float(p, "alpha", ATTRS(elu)->alpha);
+// With the op's own numbers, under ONNX's names.
+static void put_with(choir__onnx_put_t* p, const char* first, double a,
+                     const char* second, double b) {
+  const char* y = NODE(p->type, SRC(0));
+  choir__onnx_put_float(p, first, a);
+  if (second) choir__onnx_put_float(p, second, b);
   DST(0, y);
+}
+
+void choir__onnx_put_elu(choir__onnx_put_t* p) {
+  put_with(p, "alpha", ATTRS(elu)->alpha, NULL, 0);
 }
 
 void choir__onnx_put_selu(choir__onnx_put_t* p) {
-  const char* y = NODE("Selu", SRC(0));
-  choir__onnx_put_float(p, "alpha", ATTRS(selu)->alpha);
-  choir__onnx_put_float(p, "gamma", ATTRS(selu)->gamma);
-  DST(0, y);
+  put_with(p, "alpha", ATTRS(selu)->alpha, "gamma", ATTRS(selu)->gamma);
 }
 
 void choir__onnx_put_leaky_relu(choir__onnx_put_t* p) {
-  const char* y = NODE("LeakyRelu", SRC(0));
-  choir__onnx_put_float(p, "alpha", ATTRS(leaky_relu)->alpha);
-  DST(0, y);
+  put_with(p, "alpha", ATTRS(leaky_relu)->alpha, NULL, 0);
 }
 
 void choir__onnx_put_hard_sigmoid(choir__onnx_put_t* p) {
-  const char* y = NODE("HardSigmoid", SRC(0));
-  choir__onnx_put_float(p, "alpha", ATTRS(hard_sigmoid)->alpha);
-  choir__onnx_put_float(p, "beta", ATTRS(hard_sigmoid)->gamma);
-  DST(0, y);
+  const choir_hard_sigmoid_attrs_t* a = ATTRS(hard_sigmoid);
+  put_with(p, "alpha", a->alpha, "beta", a->gamma);
 }
 
 void choir__onnx_put_clip(choir__onnx_put_t* p) {

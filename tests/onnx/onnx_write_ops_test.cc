@@ -113,7 +113,7 @@ std::vector<Problem> AllProblems() {
   return problems;
 }
 
-class OnnxOps : public ::testing::TestWithParam<Problem> {
+class OnnxWriteOps : public ::testing::TestWithParam<Problem> {
  protected:
   // Runs the op on sources of these dtypes, writes it, reads it and runs that.
   void Run(choir_dtype_t dtype, choir_dtype_t second) {
@@ -185,7 +185,7 @@ class OnnxOps : public ::testing::TestWithParam<Problem> {
   }
 };
 
-TEST_P(OnnxOps, IsReadAgain) {
+TEST_P(OnnxWriteOps, IsReadAgain) {
   const choir_op_def_t* def = choir__op_def(GetParam().op);
   const uint32_t seconds = def->second_dtypes;
   for (choir_dtype_t dtype : {CHOIR_DTYPE_F32, CHOIR_DTYPE_F64, CHOIR_DTYPE_I32,
@@ -204,7 +204,7 @@ TEST_P(OnnxOps, IsReadAgain) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, OnnxOps, ::testing::ValuesIn(AllProblems()),
+INSTANTIATE_TEST_SUITE_P(All, OnnxWriteOps, ::testing::ValuesIn(AllProblems()),
                          [](const ::testing::TestParamInfo<Problem>& info) {
                            return choir_op_name(info.param.op) +
                                   ("_" + std::to_string(info.param.number));
