@@ -159,8 +159,12 @@ static choir_status_t open_output(choir__onnx_writer_t* w, const char* path,
   if (out->file) return NULL;
   const int error = errno;
   choir_status_t status =
-      CHOIR_ERROR(FAILED_PRECONDITION, "onnx: cannot write '%s': %s",
-                  out->temporary, strerror(error));
+      error == ENOENT || error == ENOTDIR
+          ? CHOIR_ERROR(NOT_FOUND,
+                        "onnx: cannot write '%s': there is no such folder",
+                        path)
+          : CHOIR_ERROR(FAILED_PRECONDITION, "onnx: cannot write '%s': %s",
+                        path, strerror(error));
   out->temporary = NULL;
   return status;
 }

@@ -2,7 +2,9 @@
 // Models as files: they keep their scores, names and sizes, for other sizes of
 // the batch too; what cannot be written is said, and leaves no file.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -148,8 +150,11 @@ TEST_P(OnnxWrite, WhatCannotBeWrittenLeavesTheFileThatWasThere) {
   OnnxPtr onnx = Open(path);
   ASSERT_TRUE(onnx);
   ExpectSame(net.get(), onnx.get(), {12});
-  EXPECT_STATUS(FAILED_PRECONDITION, "cannot write",
+  EXPECT_STATUS(NOT_FOUND, "folder/net.onnx': there is no such folder",
                 Save(net.get(), PathOf("no/such/folder/net.onnx")));
+  const std::string folder = PathOf("folder.onnx");
+  ASSERT_TRUE(mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST);
+  EXPECT_STATUS(FAILED_PRECONDITION, "cannot write", Save(net.get(), folder));
   EXPECT_STATUS(INVALID_ARGUMENT, "path", Save(net.get(), ""));
 }
 

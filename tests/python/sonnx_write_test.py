@@ -9,7 +9,16 @@ import warnings
 
 import numpy as np
 
-from choir import StateError, autograd, layer, model, opt, sonnx, tensor
+from choir import (
+    NotFoundError,
+    StateError,
+    autograd,
+    layer,
+    model,
+    opt,
+    sonnx,
+    tensor,
+)
 
 CLASSES = np.array([0, 1, 2, 1, 0], np.int32)
 
@@ -210,7 +219,7 @@ class Written(unittest.TestCase):
             for path in (first, second, third):
                 (found,) = sonnx.prepare(path).run([x])
                 np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
-            with self.assertRaisesRegex(Exception, "cannot write"):
+            with self.assertRaisesRegex(NotFoundError, "no such folder"):
                 sonnx.to_onnx(taken, m, path=os.path.join(folder, "no", "d"))
 
     def test_a_file_is_trained_and_written_again(self):
