@@ -199,6 +199,7 @@ typedef struct choir_onnx_write_options_s {
 // now: version 20 of ONNX's operators. inputs: as choir_model_compile takes
 // them. The file is there as a whole or not at all. UNIMPLEMENTED: forward has
 // an op that has no form there (random numbers, a loop of the host's).
+// NOT_FOUND: there is no such folder.
 CHOIR_API choir_status_t
 choir_onnx_save(choir_model_t* model, const choir_view_t* inputs, int32_t count,
                 const char* path, const choir_onnx_write_options_t* options)
