@@ -107,10 +107,12 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most,
   ASSERT_NE(def, nullptr);
   ASSERT_NE(def->cases, nullptr);
   const bool own = strcmp(kernel->algorithm, "cpu") == 0;
-  const bool argmax = strcmp(kernel->algorithm, "argmax") == 0;
+  // Of ours that need AVX2.
+  const bool of_avx2 = strcmp(kernel->algorithm, "argmax") == 0 ||
+                       strcmp(kernel->algorithm, "winograd") == 0;
   const bool direct = strcmp(kernel->algorithm, "direct") == 0;
   const bool amx = strcmp(kernel->algorithm, "amx") == 0;
-  if (choir__isa_limit(most) == CHOIR__ISA_BASE && (direct || argmax))
+  if (choir__isa_limit(most) == CHOIR__ISA_BASE && (direct || of_avx2))
     GTEST_SKIP() << "this processor has no AVX2";
   Device one(1), two(2);
   std::set<std::string> shapes;
@@ -147,7 +149,7 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most,
         if (!kernel->supports(&problem.record())) continue;
         // The reference takes its time over the large ones, oneDNN over
         // generating code.
-        if (problem.size() > (own || argmax || direct ? 20000 : 2000) &&
+        if (problem.size() > (own || of_avx2 || direct ? 20000 : 2000) &&
             (layout != Layout::kChannelsLast || accumulate))
           continue;
         shapes.insert(std::string(c.shapes) + (c.attrs ? c.attrs : "") +
@@ -163,10 +165,10 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most,
         if (testing::Test::HasFatalFailure()) return;
         // A kernel of ours has the same bits on every instruction set and for
         // every number of threads.
-        if (own || argmax) {
+        if (own || of_avx2) {
           for (choir__isa_t isa : InstructionSets()) {
             choir__isa_limit(isa);
-            if (argmax && isa == CHOIR__ISA_BASE) continue;
+            if (of_avx2 && isa == CHOIR__ISA_BASE) continue;
             ASSERT_EQ(problem.Run(kernel, one.stream()), got)
                 << problem.Describe() << " on instruction set " << isa;
           }

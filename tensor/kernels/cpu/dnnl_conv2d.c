@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions by oneDNN. Images are given to it channels-last: told to choose
 // for itself it pads channels to 16, which is slower at the sizes of small
-// networks. Only Winograd's algorithm, which it has for images in blocks of
-// sixteen channels alone, is worth bringing them to that order and back.
+// networks.
 // Weights are reordered from the parameter's own strides into what the
 // primitive likes, and counted: in each step of a training, and once while they
 // stay the same.
@@ -65,12 +64,10 @@ static choir_dtype_t dtype_of(const choir__conv_t* conv,
 // `own` describes the operand's memory, `wanted` the primitive's:
 // channels-last, or in blocks of sixteen channels, with elements of `dtype`.
 static choir_status_t image_descs(const choir_view_t* view, choir_dtype_t dtype,
-                                  bool blocked, dnnl_memory_desc_t* wanted,
+                                  dnnl_memory_desc_t* wanted,
                                   dnnl_memory_desc_t* own) {
   static const int kOrder[] = {1, 3, 2, 0};  // inner to outer: c, w, h, n
-  const dnnl_format_tag_t tag = blocked ? dnnl_nChw16c : dnnl_nhwc;
   dnnl_dims_t shape = {0}, strides = {0};
-  bool is_channels_last = true;
   int64_t next = 1;
   for (int i = 0; i < 4; i++) {
     const int k = kOrder[i];
@@ -78,14 +75,9 @@ static choir_status_t image_descs(const choir_view_t* view, choir_dtype_t dtype,
     // A dimension of size 1 takes the stride of `wanted`, so that equal memory
     // has equal descriptors.
     strides[k] = shape[k] == 1 ? next : view->strides[k];
-    is_channels_last &= strides[k] == next;
     next *= shape[k];
   }
-  CHOIR_TRY(make_tagged_desc(dtype, 4, shape, tag, wanted));
-  // One block of sixteen channels is the same memory as sixteen channels side
-  // by side.
-  if (blocked && shape[1] == 16 && is_channels_last)
-    return make_tagged_desc(view->dtype, 4, shape, tag, own);
+  CHOIR_TRY(make_tagged_desc(dtype, 4, shape, dnnl_nhwc, wanted));
   return make_strided_desc(view->dtype, 4, shape, strides, own);
 }
 
@@ -136,16 +128,15 @@ static void destroy_descs(conv_descs_t* d) {
 }
 
 // Into zeros. Destroy them also after a failure.
-static choir_status_t describe(const choir__conv_t* conv, bool blocked,
-                               conv_descs_t* d) {
+static choir_status_t describe(const choir__conv_t* conv, conv_descs_t* d) {
   dnnl_memory_desc_t unused = NULL;
   const choir_dtype_t x = dtype_of(conv, CHOIR__CONV_GRAD_DATA, conv->x);
   const choir_dtype_t y = dtype_of(conv, CHOIR__CONV_FORWARD, conv->y);
   const choir_dtype_t w = dtype_of(conv, CHOIR__CONV_GRAD_WEIGHT, conv->w);
-  CHOIR_TRY(image_descs(conv->x, x, blocked, &d->x, &d->x_own));
-  CHOIR_TRY(image_descs(conv->y, y, blocked, &d->y, &d->y_own));
+  CHOIR_TRY(image_descs(conv->x, x, &d->x, &d->x_own));
+  CHOIR_TRY(image_descs(conv->y, y, &d->y, &d->y_own));
   choir_status_t status =
-      image_descs(conv->x, factors_of(conv), blocked, &d->x_hint, &unused);
+      image_descs(conv->x, factors_of(conv), &d->x_hint, &unused);
   dnnl_memory_desc_destroy(unused);
   CHOIR_TRY(status);
   CHOIR_TRY(weights_descs(conv, w, &d->w_own, &d->w_any, &d->w_hint));
@@ -272,62 +263,13 @@ static choir_status_t build_calls(const choir__conv_t* conv,
   return status;
 }
 
-// Whether Winograd's algorithm is quicker, images brought to its order and back
-// included. Measured in training steps of ResNet-20, batch 128, on one AVX-512
-// core, in turns; ms a call channels-last and so:
-//                      forward     for data    for weights
-//   64 channels,  8x8  2.9  2.4    3.1  2.0    3.2  2.3
-//   32 channels, 16x16 3.2  3.5    3.2  3.1    3.5  3.2
-//   16 channels, 32x32 3.8  4.8    3.4  5.6    4.6  3.7
-// Sixteen channels are one block and need not be moved. It is less exact:
-// errors reach what 1e-5 allowed, hence the ops' 2e-5.
-static bool may_be_winograd(const choir__conv_t* conv) {
-  const choir_conv2d_attrs_t* attrs = conv->attrs;
-  const int64_t least = conv->kind == CHOIR__CONV_GRAD_WEIGHT ? 16 : 64;
-  for (int k = 0; k < 2; k++)
-    if (conv->w->shape[2 + k] != 3 || attrs->stride[k] != 1 ||
-        attrs->dilation[k] != 1 || conv->y->shape[2 + k] < 4)
-      return false;
-  const int64_t pixels =
-      conv->y->shape[0] * conv->y->shape[2] * conv->y->shape[3];
-  return factors_of(conv) == CHOIR_DTYPE_F32 && attrs->groups == 1 &&
-         conv->x->shape[1] % 16 == 0 && conv->y->shape[1] % 16 == 0 &&
-         conv->x->shape[1] >= least && conv->y->shape[1] >= least &&
-         pixels >= 1024;
-}
-
-static bool is_winograd(const_dnnl_primitive_desc_t pd) {
-  const char* name = NULL;
-  return dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) ==
-             dnnl_success &&
-         name && strstr(name, "wino");
-}
-
-// Describes the problem with images channels-last or, where oneDNN then takes
-// Winograd's algorithm, in blocks. `descs` are zeros; destroy them in any case.
-static choir_status_t choose(const choir__conv_t* conv, dnnl_engine_t engine,
-                             conv_descs_t* descs, dnnl_primitive_desc_t* out) {
-  if (may_be_winograd(conv)) {
-    CHOIR_TRY(describe(conv, true, descs));
-    choir_status_t status = conv_desc(conv, descs, engine, out);
-    if (status && choir_status_code(status) != CHOIR_STATUS_UNIMPLEMENTED)
-      return status;
-    choir_status_free(status);
-    if (*out && is_winograd(*out)) return NULL;
-    if (*out) dnnl_primitive_desc_destroy(*out);
-    *out = NULL;
-    destroy_descs(descs);
-  }
-  CHOIR_TRY(describe(conv, false, descs));
-  return conv_desc(conv, descs, engine, out);
-}
-
 static choir_status_t build(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
                             const void* problem) {
   const choir__conv_t* conv = problem;
   conv_descs_t descs = {.x_own = NULL};
   dnnl_primitive_desc_t pd = NULL;
-  choir_status_t status = choose(conv, engine, &descs, &pd);
+  choir_status_t status = describe(conv, &descs);
+  if (!status) status = conv_desc(conv, &descs, engine, &pd);
   if (!status) status = build_calls(conv, &descs, plan, pd);
   if (pd) dnnl_primitive_desc_destroy(pd);
   destroy_descs(&descs);

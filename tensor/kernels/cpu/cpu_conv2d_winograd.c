@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions of 3 x 3 at stride 1 by Winograd's algorithm F(4 x 4, 3 x 3)
+// (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016):
+// of 16 results and 36 elements of the image it makes 36 products for each pair
+// of channels instead of 144. The points are 0, +-5/8, +-3/2 and infinity,
+// whose errors are a fifth of those of 0, +-1, +-2; they reach what 1e-5
+// allowed, hence the ops' 2e-5. NaN and infinities would spread over a whole
+// tile, so what meets them is left to oneDNN.
+//
+// The gradient of the image is the convolution of y's by the filters turned
+// round; that of the filters is the transpose: transformed tiles of the image
+// times those of y's gradient, summed over the tiles, then brought back. All
+// sums have one order, so bits follow neither threads nor, of images, the
+// batch. Transformed filters are kept while the parameter stays the same.
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "tensor/kernels/convolution.h"
+#include "tensor/kernels/cpu/cpu_internal.h"
+#include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/kernels/cpu/cpu_panels.h"
+
+enum {
+  OUT = 4,                // a tile of the result
+  IN = 6,                 // of the image
+  POINTS = IN * IN,       // products of a pair of channels
+  MOST_CHANNELS = 1024,   // of an image that is read
+  ROW_TILES = 8,          // what the loops multiply at a time
+  BLOCK = 8 * ROW_TILES,  // tiles: filters are read once for each block
+  APART = 16,             // floats, lest all points be in one set of the cache
+  PANEL_STEP = BLOCK * CHOIR__PANEL + APART,
+  // Gradients of filters: sums that are made apart.
+  CHUNK = 4 * BLOCK,  // tiles, at least
+  MOST_CHUNKS = 8,
+  CHUNKS_FLOATS = 3 << 20,
+  LEAST_CHANNELS = 16,
+  LEAST_PIXELS = 192,  // of the result
+};
+
+typedef struct image_s {
+  float* data;
+  int64_t n, h, w;  // strides
+  int64_t height, width, channels;
+} image_t;
+
+// Filters in their own strides: from a filter to the next, from a channel, a
+// row, a column; from the first element that the loops read.
+typedef struct filters_s {
+  float* data;
+  int64_t filter, channel, row, column;
+} filters_t;
+
+typedef struct winograd_s {
+  image_t in, out;  // out: the result, or its gradient
+  filters_t filters;
+  int64_t before[2];
+  float* bias;  // NULL: none
+  int64_t bias_stride;
+  bool relu;
+  bool accumulate;
+  int64_t tiles_wide, tiles_of_image, tiles;
+  // For each panel of filters, for each point: rows are channels.
+  float* transformed;
+  // Gradients of filters: chunks of the tiles have sums of their own, added up
+  // at the end, and share them out by groups of panels.
+  int64_t chunks, groups;
+  atomic_bool* is_odd;  // something met is NaN or infinite
+} winograd_t;
+
+static void note_odd(const winograd_t* p, bool is_odd) {
+  if (is_odd) atomic_store_explicit(p->is_odd, true, memory_order_relaxed);
+}
+static bool is_odd(const winograd_t* p) {
+  return atomic_load_explicit(p->is_odd, memory_order_relaxed);
+}
+
+static int64_t panels_of(const winograd_t* p) {
+  return choir__panel_columns(p->out.channels) / CHOIR__PANEL;
+}
+
+// Floats of all transformed filters.
+static int64_t transformed_floats(const winograd_t* p) {
+  return panels_of(p) * POINTS * p->in.channels * CHOIR__PANEL;
+}
+
+// Between two points of a block's image.
+static int64_t image_step(const winograd_t* p) {
+  return BLOCK * p->in.channels + APART;
+}
+
+static int64_t tiles_left(const winograd_t* p, int64_t first, int64_t end) {
+  const int64_t last = end < p->tiles ? end : p->tiles;
+  return last - first < BLOCK ? last - first : BLOCK;
+}
+
+#define CHOIR__ISA_FILE "tensor/kernels/cpu/cpu_conv2d_winograd_loops.inc"
+#include "tensor/kernels/cpu/cpu_each_isa.inc"
+
+#define LOOP(name)                                                           \
+  CHOIR__ISA_SELECT(name, (const winograd_t* p, int64_t begin, int64_t end), \
+                    (p, begin, end))                                         \
+  static void name##_range(void* p, int64_t begin, int64_t end) {            \
+    name(p, begin, end);                                                     \
+  }
+LOOP(scan_image)
+LOOP(transform_filters)
+LOOP(scan_sums)
+LOOP(put_filters)
+LOOP(put_bias)
+#define LOOP_OF_TILES(name)                                                    \
+  CHOIR__ISA_SELECT(                                                           \
+      name, (const winograd_t* p, float* scratch, int64_t begin, int64_t end), \
+      (p, scratch, begin, end))                                                \
+  static void name##_range(void* p, void* scratch, int64_t begin,              \
+                           int64_t end) {                                      \
+    name(p, scratch, begin, end);                                              \
+  }
+LOOP_OF_TILES(convolve)
+LOOP_OF_TILES(add_tiles)
+
+// ---- Records ----
+
+static bool has_dense_channels(const choir_view_t* view) {
+  return view->strides[1] == 1;
+}
+
+// With few pixels transforming the filters costs what it saves, the more so
+// where they are too many for the cache.
+static bool is_quicker(const choir_view_t* out, const choir_view_t* w) {
+  const int64_t pixels = out->shape[0] * out->shape[2] * out->shape[3];
+  return pixels >= LEAST_PIXELS &&
+         pixels >= w->shape[0] * w->shape[1] / (256 * 256) * LEAST_PIXELS;
+}
+
+// As oneDNN takes them, too.
+static bool fits(const choir__conv_t* conv) {
+  const choir_conv2d_attrs_t* attrs = conv->attrs;
+  if (choir__isa() == CHOIR__ISA_BASE || !choir__all_f32(conv->record) ||
+      conv->x->ndim != 4 || conv->w->ndim != 4 || conv->y->ndim != 4 ||
+      attrs->groups != 1 || !choir__elements_are_distinct(conv->x) ||
+      !choir__elements_are_distinct(conv->w) ||
+      !choir__elements_are_distinct(conv->y) ||
+      (conv->b && !choir__elements_are_distinct(conv->b)))
+    return false;
+  for (int k = 0; k < 2; k++)
+    if (conv->w->shape[2 + k] != 3 || attrs->stride[k] != 1 ||
+        attrs->dilation[k] != 1 || conv->before[k] > 2)
+      return false;
+  // The activation comes last, of what was there before too.
+  if (conv->kind == CHOIR__CONV_FORWARD && conv->record->accumulate &&
+      attrs->activation != CHOIR_ACTIVATION_NONE)
+    return false;
+  for (int k = 0; k < 2; k++)
+    if (conv->w->shape[k] < LEAST_CHANNELS ||
+        conv->w->shape[k] > MOST_CHANNELS || conv->w->shape[k] % 16 != 0)
+      return false;
+  const choir_view_t* out =
+      conv->kind == CHOIR__CONV_GRAD_DATA ? conv->x : conv->y;
+  return is_quicker(out, conv->w) &&
+         (conv->kind == CHOIR__CONV_GRAD_WEIGHT || has_dense_channels(out));
+}
+
+static image_t image_of(const choir_view_t* view, void* data) {
+  return (image_t){
+      data,           view->strides[0], view->strides[2], view->strides[3],
+      view->shape[2], view->shape[3],   view->shape[1]};
+}
+
+static winograd_t describe(const choir__conv_t* conv, image_t in, image_t out,
+                           atomic_bool* odd) {
+  const int64_t* s = conv->w->strides;
+  winograd_t p = {.in = in,
+                  .out = out,
+                  .filters = {choir__view_f32(conv->w), s[0], s[1], s[2], s[3]},
+                  .before = {conv->before[0], conv->before[1]},
+                  .accumulate = conv->record->accumulate,
+                  .is_odd = odd};
+  if (conv->b) {
+    p.bias = choir__view_f32(conv->b);
+    p.bias_stride = conv->b->strides[0];
+  }
+  if (conv->kind == CHOIR__CONV_GRAD_DATA) {
+    p.filters = (filters_t){p.filters.data + 2 * (s[2] + s[3]), s[1], s[0],
+                            -s[2], -s[3]};
+    for (int k = 0; k < 2; k++) p.before[k] = 2 - conv->before[k];
+  }
+  p.relu = conv->kind == CHOIR__CONV_FORWARD &&
+           conv->attrs->activation == CHOIR_ACTIVATION_RELU;
+  p.tiles_wide = (out.width + OUT - 1) / OUT;
+  p.tiles_of_image = (out.height + OUT - 1) / OUT * p.tiles_wide;
+  p.tiles = conv->y->shape[0] * p.tiles_of_image;
+  return p;
+}
+
+// ---- Results, and gradients of images ----
+
+// What is kept of a parameter: by which kernel, and of which elements.
+typedef struct form_key_s {
+  const void* kernel;
+  int64_t offset;
+  int64_t sizes[2];
+  filters_t strides;
+} form_key_t;
+
+// The transformed filters: kept ones, or in memory of the pool.
+typedef struct form_s {
+  choir__packed_t* packed;  // NULL: not kept
+  void* copy;
+  size_t bytes;
+} form_t;
+
+static choir_status_t take_form(const choir__conv_t* conv,
+                                choir_stream_t* stream, winograd_t* p,
+                                form_t* form) {
+  const choir_record_t* record = conv->record;
+  const choir_allocator_t pool =
+      choir_device_allocator(choir_stream_device(stream));
+  form->bytes = (size_t)transformed_floats(p) * sizeof(float);
+  if (!record->is_part) {
+    form_key_t key;
+    memset(&key, 0, sizeof(key));
+    key.kernel = record->kernel;
+    key.offset = conv->w->offset;
+    key.sizes[0] = p->in.channels;
+    key.sizes[1] = p->out.channels;
+    key.strides = p->filters;
+    key.strides.data = NULL;
+    CHOIR_TRY(choir__packed_take(conv->w->buffer, &key, sizeof(key),
+                                 form->bytes, &form->packed));
+  }
+  if (!form->packed) {
+    form->copy = pool.alloc(pool.self, form->bytes, 64);
+    if (!form->copy)
+      return CHOIR_ERROR(OUT_OF_MEMORY, "transformed filters: no %zu bytes",
+                         form->bytes);
+  }
+  p->transformed = form->packed ? choir__packed_data(form->packed) : form->copy;
+  if (form->packed && choir__packed_is_kept(form->packed)) return NULL;
+  choir__cpu_parallel(choir__cpu_threads(stream), panels_of(p) * p->in.channels,
+                      CHOIR__CPU_GRAIN / POINTS / CHOIR__PANEL,
+                      transform_filters_range, p);
+  if (form->packed && !is_odd(p))
+    choir__packed_keep(conv->w->buffer, form->packed);
+  return NULL;
+}
+
+static void give_form(const form_t* form, choir_stream_t* stream) {
+  const choir_allocator_t pool =
+      choir_device_allocator(choir_stream_device(stream));
+  choir__packed_release(form->packed);
+  if (form->copy) pool.free(pool.self, form->copy, form->bytes, 64);
+}
+
+// What is added to cannot be computed again, so its sources are looked at
+// first; any other result is looked at when it is there.
+static choir_status_t run_image(const choir__conv_t* conv,
+                                choir_stream_t* stream, atomic_bool* odd) {
+  const bool is_forward = conv->kind == CHOIR__CONV_FORWARD;
+  const choir_view_t* to = is_forward ? conv->y : conv->x;
+  choir__pixels_t from;
+  CHOIR_TRY(choir__pixels_take(is_forward ? conv->x : conv->y, stream, &from));
+  winograd_t p = describe(conv, image_of(&from.view, from.data),
+                          image_of(to, choir__view_data(to)), odd);
+  if (p.accumulate)
+    choir__cpu_parallel(
+        choir__cpu_threads(stream), from.view.shape[0] * p.in.height,
+        CHOIR__CPU_GRAIN / (p.in.width * p.in.channels), scan_image_range, &p);
+  form_t form = {.packed = NULL};
+  choir_status_t status = take_form(conv, stream, &p, &form);
+  const size_t scratch =
+      (size_t)(POINTS * (image_step(&p) + PANEL_STEP)) * sizeof(float);
+  if (!status && !is_odd(&p))
+    status = choir__cpu_parallel_scratch(stream,
+                                         (p.tiles + ROW_TILES - 1) / ROW_TILES,
+                                         1, scratch, convolve_range, &p);
+  give_form(&form, stream);
+  choir__pixels_give(&from, stream);
+  return status;
+}
+
+// ---- Gradients of filters ----
+
+// How the work is cut, the sums by the problem alone.
+static void cut(winograd_t* p, int32_t threads) {
+  const int64_t fit = CHUNKS_FLOATS / transformed_floats(p);
+  const int64_t most = fit < MOST_CHUNKS ? fit : MOST_CHUNKS;
+  const int64_t chunks = p->tiles / CHUNK;
+  p->chunks = chunks < most ? chunks : most;
+  if (p->chunks < 1) p->chunks = 1;
+  const int64_t wanted = (threads + p->chunks - 1) / p->chunks;
+  p->groups = wanted < panels_of(p) ? wanted : panels_of(p);
+}
+
+static choir_status_t sum_tiles(winograd_t* p, choir_stream_t* stream) {
+  const int32_t threads = choir__cpu_threads(stream);
+  const choir_allocator_t pool =
+      choir_device_allocator(choir_stream_device(stream));
+  const int64_t panels = panels_of(p);
+  cut(p, threads);
+  const size_t bytes =
+      (size_t)(p->chunks * transformed_floats(p)) * sizeof(float);
+  p->transformed = pool.alloc(pool.self, bytes, 64);
+  if (!p->transformed)
+    return CHOIR_ERROR(OUT_OF_MEMORY, "gradients of filters: no %zu bytes",
+                       bytes);
+  const int64_t most_panels = (panels + p->groups - 1) / p->groups;
+  const size_t scratch =
+      (size_t)(POINTS * (image_step(p) + most_panels * PANEL_STEP)) *
+      sizeof(float);
+  choir_status_t status = choir__cpu_parallel_scratch(
+      stream, p->chunks * p->groups, 1, scratch, add_tiles_range, p);
+  const int64_t count = panels * p->in.channels;
+  const int64_t grain = CHOIR__CPU_GRAIN / POINTS / CHOIR__PANEL;
+  if (!status) choir__cpu_parallel(threads, count, grain, scan_sums_range, p);
+  if (!status && !is_odd(p)) {
+    choir__cpu_parallel(threads, count, grain, put_filters_range, p);
+    choir__cpu_parallel(threads, panels, 1, put_bias_range, p);
+  }
+  pool.free(pool.self, p->transformed, bytes, 64);
+  return status;
+}
+
+static choir_status_t run_filters(const choir__conv_t* conv,
+                                  choir_stream_t* stream, atomic_bool* odd) {
+  choir__pixels_t x, dy = {.copy = NULL};
+  CHOIR_TRY(choir__pixels_take(conv->x, stream, &x));
+  choir_status_t status = choir__pixels_take(conv->y, stream, &dy);
+  if (!status) {
+    winograd_t p = describe(conv, image_of(&x.view, x.data),
+                            image_of(&dy.view, dy.data), odd);
+    status = sum_tiles(&p, stream);
+  }
+  choir__pixels_give(&dy, stream);
+  choir__pixels_give(&x, stream);
+  return status;
+}
+
+static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
+                          choir__conv_kind_t kind,
+                          const choir_op_kernel_t* other) {
+  const choir__conv_t conv = choir__conv_of(record, kind);
+  atomic_bool odd = false;
+  CHOIR_TRY((kind == CHOIR__CONV_GRAD_WEIGHT ? run_filters : run_image)(
+      &conv, stream, &odd));
+  return odd ? other->kernel.run(record, stream) : NULL;
+}
+
+#define WINOGRAD(OP, name, kind)                                          \
+  static bool name##_supports(const choir_record_t* record) {             \
+    const choir__conv_t conv = choir__conv_of(record, kind);              \
+    return fits(&conv);                                                   \
+  }                                                                       \
+  static choir_status_t name##_run(const choir_record_t* record,          \
+                                   choir_stream_t* stream) {              \
+    return run(record, stream, kind, &choir__cpu_##name);                 \
+  }                                                                       \
+  const choir_op_kernel_t choir__cpu_##name##_winograd = CHOIR_OP_KERNEL( \
+      CHOIR_OP_##OP, #name, "winograd", name##_run, name##_supports);
+WINOGRAD(CONV2D, conv2d, CHOIR__CONV_FORWARD)
+WINOGRAD(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA)
+WINOGRAD(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, CHOIR__CONV_GRAD_WEIGHT)
