@@ -136,7 +136,8 @@ def answer_settled(request):
 
 
 def op_settle(request):
-    """The answer comes when all has been told that ended here for the run by now."""
+    """The answer comes when all that was started here for the run has ended, and
+    how has been told: the sockets of a process close before it has a status."""
     settling.add(request["id"])
     guard.settle(request["id"])
     if not is_guarded:

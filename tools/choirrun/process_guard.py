@@ -80,6 +80,7 @@ class _Child:
         self.ends_orphans = False  # what has lost its parent ends all the same
         self.since = {}  # pid: when SIGTERM was sent
         self.ending_since = 0.0
+        self.settling = []  # ids of requests
 
     def run(self, keeps_stdin):
         _prctl(PR_SET_NAME, ctypes.c_char_p(b"choir-guard"))
@@ -99,6 +100,8 @@ class _Child:
         has_parent = True
         while True:
             has_children = self.reap()
+            if not self.groups:
+                self.settle()
             if self.grace is not None and not has_children:
                 break
             is_ending = self.grace is not None or self.ends_orphans
@@ -160,8 +163,7 @@ class _Child:
             self.ends_orphans = True
             self.ending_since = time.monotonic()
         elif request["op"] == "settle":
-            self.reap()
-            self.tell(event="settled", id=request["id"])
+            self.settling.append(request["id"])
         elif request["op"] == "folder":
             self.folders.append((request["path"], request["is_own"]))
         else:
@@ -222,6 +224,12 @@ class _Child:
             )
             self.groups.discard(found.si_pid)
             self.since.pop(found.si_pid, None)
+
+    def settle(self):
+        """All that it was asked to start has ended, and was told of."""
+        for number in self.settling:
+            self.tell(event="settled", id=number)
+        self.settling = []
 
     def end(self, grace):
         """Begins to end all. A later call can only shorten the time."""
@@ -344,8 +352,8 @@ class Guard:
         )
 
     def settle(self, id):
-        """The event settled, which has `id`, comes behind those of all that has
-        ended by now; none comes when the guard is over."""
+        """The event settled, which has `id`, comes when all that was started has
+        ended, behind the events of that; none comes when the guard is over."""
         self._ask(op="settle", id=id)
 
     def signal(self, number):
