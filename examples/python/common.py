@@ -69,6 +69,9 @@ def parse(
         options.log_json = users_path(options.log_json)
     if onnx:
         options.onnx = users_path(options.onnx)
+        folder = os.path.dirname(options.onnx) or "."
+        if not os.path.isdir(folder):
+            parser.error(f"--onnx: there is no folder {folder}")
     return options
 
 

@@ -295,6 +295,8 @@ class FinetuneOnnx(unittest.TestCase):
         self.assertGreater(found[-1, 1], 0.6)
 
     def test_mistakes(self):
+        said = run("train_mpi.py", status=2, onnx="/nowhere/net.onnx")
+        self.assertIn("there is no folder /nowhere", said)
         said = run("finetune_onnx.py", status=2)
         self.assertIn("required: --model", said)
         said = run("finetune_onnx.py", status=1, model="/nowhere/net.onnx")
