@@ -294,7 +294,8 @@ void ExpectSamePlaces(const std::vector<char>& got,
   }
 }
 
-void KeepNaNAndInfinity(const choir_op_kernel_t* kernel, choir_dtype_t dtype) {
+void KeepNaNAndInfinity(const choir_op_kernel_t* kernel, choir_dtype_t dtype,
+                        bool accumulate = false) {
   const choir_op_def_t* def = choir__op_def(kernel->op);
   const bool is_conv2d = strncmp(def->name, "conv", 4) == 0;
   const bool is_dnnl = strcmp(kernel->algorithm, "dnnl") == 0;
@@ -305,7 +306,8 @@ void KeepNaNAndInfinity(const choir_op_kernel_t* kernel, choir_dtype_t dtype) {
     const bool is_padded = c.attrs && strstr(c.attrs, "pad");
     for (double value : {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL}) {
       for (int32_t source = 0;; ++source) {
-        Problem problem(def, c, Layout::kChannelsLast, false, dtype, device);
+        Problem problem(def, c, Layout::kChannelsLast, accumulate, dtype,
+                        device);
         if (!problem.valid() || problem.empty() || problem.size() > 20000 ||
             source == problem.record().src_count)
           break;
@@ -333,6 +335,41 @@ void KeepNaNAndInfinity(const choir_op_kernel_t* kernel, choir_dtype_t dtype) {
 
 TEST_P(CpuKernels, KeepNaNAndInfinity) {
   KeepNaNAndInfinity(GetParam(), CHOIR_DTYPE_F32);
+}
+
+// They look at sources first where they add to what is there.
+class CpuKernelsWinograd : public CpuKernels {};
+
+TEST_P(CpuKernelsWinograd, KeepNaNAndInfinityWhereTheyAdd) {
+  KeepNaNAndInfinity(GetParam(), CHOIR_DTYPE_F32, true);
+}
+
+// Sources that are finite and so large that sums overflow on the way spoil the
+// tiles that meet them, and no other.
+TEST(CpuKernelsConvolution, OverflowsWhereItAdds) {
+  if (choir__isa() == CHOIR__ISA_BASE) GTEST_SKIP() << "needs AVX2";
+  Device device(1);
+  Problem problem(choir__op_def(CHOIR_OP_CONV2D),
+                  {"1,16,16,16;16,16,3,3;16", "padding=1"},
+                  Layout::kChannelsLast, true, CHOIR_DTYPE_F32, device);
+  ASSERT_TRUE(problem.valid());
+  ASSERT_TRUE(problem.Put(0, 3e38));
+  const auto want = problem.Run(nullptr, device.stream());
+  const auto got = problem.Run(&choir__cpu_conv2d_winograd, device.stream());
+  const choir_view_t* y = choir_record_dst(&problem.record(), 0);
+  for (int64_t row = 0; row < 16; ++row)
+    for (int64_t column = 0; column < 16; ++column) {
+      // The two elements lie in row and column 5 and 15.
+      if (row / 4 == column / 4 && (row / 4 == 1 || row / 4 == 3)) continue;
+      for (int64_t channel = 0; channel < 16; ++channel) {
+        const int64_t at = y->offset + channel * y->strides[1] +
+                           row * y->strides[2] + column * y->strides[3];
+        float a, b;
+        memcpy(&a, &got[0][static_cast<size_t>(at) * sizeof a], sizeof a);
+        memcpy(&b, &want[0][static_cast<size_t>(at) * sizeof b], sizeof b);
+        ASSERT_NEAR(a, b, 2e-5 * 144) << row << ", " << column;
+      }
+    }
 }
 
 TEST_P(CpuKernels, KeepNaNAndInfinityIn16Bits) {
@@ -605,6 +642,12 @@ INSTANTIATE_TEST_SUITE_P(List, CpuKernelsAvx2,
                                          &choir__cpu_matmul,
                                          &choir__cpu_linear),
                          KernelName);
+INSTANTIATE_TEST_SUITE_P(
+    List, CpuKernelsWinograd,
+    testing::Values(&choir__cpu_conv2d_winograd,
+                    &choir__cpu_conv2d_grad_data_winograd,
+                    &choir__cpu_conv2d_grad_weight_winograd),
+    KernelName);
 INSTANTIATE_TEST_SUITE_P(List, CpuKernelsForward,
                          testing::Values(&choir__cpu_conv2d_direct,
                                          &choir__cpu_conv2d_max_pool2d_direct),

@@ -3,9 +3,10 @@
 // (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016):
 // of 16 results and 36 elements of the image it makes 36 products for each pair
 // of channels instead of 144. The points are 0, +-5/8, +-3/2 and infinity,
-// whose errors are a fifth of those of 0, +-1, +-2; they reach what 1e-5
-// allowed, hence the ops' 2e-5. NaN and infinities would spread over a whole
-// tile, so what meets them is left to oneDNN.
+// whose errors are a fifth of those of 0, +-1, +-2; they are of the largest
+// that a tile meets, and reach what 1e-5 allowed, hence the ops' 2e-5. NaN and
+// infinities would spread over a whole tile, so what meets them is left to
+// oneDNN.
 //
 // The gradient of the image is the convolution of y's by the filters turned
 // round; that of the filters is the transpose: transformed tiles of the image
@@ -98,36 +99,84 @@ static int64_t tiles_left(const winograd_t* p, int64_t first, int64_t end) {
   return last - first < BLOCK ? last - first : BLOCK;
 }
 
+// The filters of a panel at one channel; 0 beyond the last.
+static void gather(const winograd_t* p, int64_t panel, int64_t channel,
+                   float to[9][CHOIR__PANEL]) {
+  const filters_t* w = &p->filters;
+  const int64_t first = panel * CHOIR__PANEL;
+  const int64_t left = p->out.channels - first;
+  const int64_t count = left < CHOIR__PANEL ? left : CHOIR__PANEL;
+  if (count < CHOIR__PANEL) memset(to, 0, 9 * sizeof(to[0]));
+  const float* from = w->data + first * w->filter + channel * w->channel;
+  for (int64_t f = 0; f < count; f++, from += w->filter)
+    for (int y = 0; y < 3; y++)
+      for (int x = 0; x < 3; x++)
+        to[3 * y + x][f] = from[y * w->row + x * w->column];
+}
+
+// Adds the filters of a panel at one channel to what is there, or to nothing.
+static void scatter(const winograd_t* p, int64_t panel, int64_t channel,
+                    float from[9][CHOIR__PANEL]) {
+  const filters_t* w = &p->filters;
+  const int64_t first = panel * CHOIR__PANEL;
+  const int64_t left = p->out.channels - first;
+  const int64_t count = left < CHOIR__PANEL ? left : CHOIR__PANEL;
+  float* to = w->data + first * w->filter + channel * w->channel;
+  for (int64_t f = 0; f < count; f++, to += w->filter)
+    for (int y = 0; y < 3; y++)
+      for (int x = 0; x < 3; x++) {
+        float* one = to + y * w->row + x * w->column;
+        *one = (p->accumulate ? *one : 0.0f) + from[3 * y + x][f];
+      }
+}
+
+// The pixels of a tile; those beyond the image are zeros.
+static void place_image(const winograd_t* p, int64_t tile,
+                        const float* pixels[POINTS]) {
+  static const float zeros[MOST_CHANNELS];
+  const image_t* in = &p->in;
+  const int64_t n = tile / p->tiles_of_image, k = tile % p->tiles_of_image;
+  const int64_t top = k / p->tiles_wide * OUT - p->before[0];
+  const int64_t left = k % p->tiles_wide * OUT - p->before[1];
+  for (int64_t y = 0; y < IN; y++)
+    for (int64_t x = 0; x < IN; x++) {
+      const bool is_inside = top + y >= 0 && top + y < in->height &&
+                             left + x >= 0 && left + x < in->width;
+      pixels[IN * y + x] =
+          is_inside
+              ? in->data + n * in->n + (top + y) * in->h + (left + x) * in->w
+              : zeros;
+    }
+}
+
+// Of the result; those beyond it are NULL.
+static void place_result(const winograd_t* p, int64_t tile,
+                         float* pixels[OUT * OUT]) {
+  const image_t* out = &p->out;
+  const int64_t n = tile / p->tiles_of_image, k = tile % p->tiles_of_image;
+  const int64_t top = k / p->tiles_wide * OUT, left = k % p->tiles_wide * OUT;
+  for (int64_t y = 0; y < OUT; y++)
+    for (int64_t x = 0; x < OUT; x++)
+      pixels[OUT * y + x] = top + y < out->height && left + x < out->width
+                                ? out->data + n * out->n + (top + y) * out->h +
+                                      (left + x) * out->w
+                                : NULL;
+}
+
 #define CHOIR__ISA_FILE "tensor/kernels/cpu/cpu_conv2d_winograd_loops.inc"
 #include "tensor/kernels/cpu/cpu_each_isa.inc"
 
-#define LOOP(name)                                                           \
-  CHOIR__ISA_SELECT(name, (const winograd_t* p, int64_t begin, int64_t end), \
-                    (p, begin, end))                                         \
-  static void name##_range(void* p, int64_t begin, int64_t end) {            \
-    name(p, begin, end);                                                     \
-  }
-LOOP(scan_image)
-LOOP(transform_filters)
-LOOP(scan_sums)
-LOOP(put_filters)
-LOOP(put_bias)
-#define LOOP_OF_TILES(name)                                                    \
-  CHOIR__ISA_SELECT(                                                           \
-      name, (const winograd_t* p, float* scratch, int64_t begin, int64_t end), \
-      (p, scratch, begin, end))                                                \
-  static void name##_range(void* p, void* scratch, int64_t begin,              \
-                           int64_t end) {                                      \
-    name(p, scratch, begin, end);                                              \
-  }
-LOOP_OF_TILES(convolve)
-LOOP_OF_TILES(add_tiles)
+#define RANGE_PARAMS (void* context, int64_t begin, int64_t end)
+CHOIR__ISA_SELECT(scan_image, RANGE_PARAMS, (context, begin, end))
+CHOIR__ISA_SELECT(transform_filters, RANGE_PARAMS, (context, begin, end))
+CHOIR__ISA_SELECT(scan_sums, RANGE_PARAMS, (context, begin, end))
+CHOIR__ISA_SELECT(put_filters, RANGE_PARAMS, (context, begin, end))
+CHOIR__ISA_SELECT(put_bias, RANGE_PARAMS, (context, begin, end))
+#define TILES_PARAMS (void* context, void* scratch, int64_t begin, int64_t end)
+CHOIR__ISA_SELECT(convolve, TILES_PARAMS, (context, scratch, begin, end))
+CHOIR__ISA_SELECT(add_tiles, TILES_PARAMS, (context, scratch, begin, end))
 
 // ---- Records ----
-
-static bool has_dense_channels(const choir_view_t* view) {
-  return view->strides[1] == 1;
-}
 
 // With few pixels transforming the filters costs what it saves, the more so
 // where they are too many for the cache.
@@ -162,7 +211,7 @@ static bool fits(const choir__conv_t* conv) {
   const choir_view_t* out =
       conv->kind == CHOIR__CONV_GRAD_DATA ? conv->x : conv->y;
   return is_quicker(out, conv->w) &&
-         (conv->kind == CHOIR__CONV_GRAD_WEIGHT || has_dense_channels(out));
+         (conv->kind == CHOIR__CONV_GRAD_WEIGHT || out->strides[1] == 1);
 }
 
 static image_t image_of(const choir_view_t* view, void* data) {
@@ -243,7 +292,7 @@ static choir_status_t take_form(const choir__conv_t* conv,
   if (form->packed && choir__packed_is_kept(form->packed)) return NULL;
   choir__cpu_parallel(choir__cpu_threads(stream), panels_of(p) * p->in.channels,
                       CHOIR__CPU_GRAIN / POINTS / CHOIR__PANEL,
-                      transform_filters_range, p);
+                      transform_filters, p);
   if (form->packed && !is_odd(p))
     choir__packed_keep(conv->w->buffer, form->packed);
   return NULL;
@@ -256,8 +305,8 @@ static void give_form(const form_t* form, choir_stream_t* stream) {
   if (form->copy) pool.free(pool.self, form->copy, form->bytes, 64);
 }
 
-// What is added to cannot be computed again, so its sources are looked at
-// first; any other result is looked at when it is there.
+// What is added to cannot be made again, so its sources are looked at first;
+// any other result is looked at when it is there.
 static choir_status_t run_image(const choir__conv_t* conv,
                                 choir_stream_t* stream, atomic_bool* odd) {
   const bool is_forward = conv->kind == CHOIR__CONV_FORWARD;
@@ -269,7 +318,7 @@ static choir_status_t run_image(const choir__conv_t* conv,
   if (p.accumulate)
     choir__cpu_parallel(
         choir__cpu_threads(stream), from.view.shape[0] * p.in.height,
-        CHOIR__CPU_GRAIN / (p.in.width * p.in.channels), scan_image_range, &p);
+        CHOIR__CPU_GRAIN / (p.in.width * p.in.channels), scan_image, &p);
   form_t form = {.packed = NULL};
   choir_status_t status = take_form(conv, stream, &p, &form);
   const size_t scratch =
@@ -277,7 +326,7 @@ static choir_status_t run_image(const choir__conv_t* conv,
   if (!status && !is_odd(&p))
     status = choir__cpu_parallel_scratch(stream,
                                          (p.tiles + ROW_TILES - 1) / ROW_TILES,
-                                         1, scratch, convolve_range, &p);
+                                         1, scratch, convolve, &p);
   give_form(&form, stream);
   choir__pixels_give(&from, stream);
   return status;
@@ -313,13 +362,13 @@ static choir_status_t sum_tiles(winograd_t* p, choir_stream_t* stream) {
       (size_t)(POINTS * (image_step(p) + most_panels * PANEL_STEP)) *
       sizeof(float);
   choir_status_t status = choir__cpu_parallel_scratch(
-      stream, p->chunks * p->groups, 1, scratch, add_tiles_range, p);
+      stream, p->chunks * p->groups, 1, scratch, add_tiles, p);
   const int64_t count = panels * p->in.channels;
   const int64_t grain = CHOIR__CPU_GRAIN / POINTS / CHOIR__PANEL;
-  if (!status) choir__cpu_parallel(threads, count, grain, scan_sums_range, p);
+  if (!status) choir__cpu_parallel(threads, count, grain, scan_sums, p);
   if (!status && !is_odd(p)) {
-    choir__cpu_parallel(threads, count, grain, put_filters_range, p);
-    choir__cpu_parallel(threads, panels, 1, put_bias_range, p);
+    choir__cpu_parallel(threads, count, grain, put_filters, p);
+    choir__cpu_parallel(threads, panels, 1, put_bias, p);
   }
   pool.free(pool.self, p->transformed, bytes, 64);
   return status;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions by oneDNN. Images are given to it channels-last: told to choose
 // for itself it pads channels to 16, which is slower at the sizes of small
-// networks.
-// Weights are reordered from the parameter's own strides into what the
-// primitive likes, and counted: in each step of a training, and once while they
-// stay the same.
+// networks. Weights are reordered from the parameter's own strides into what
+// the primitive likes, and counted: in each step of a training, and once while
+// they stay the same.
 #include <string.h>
 
 #include "tensor/kernels/convolution.h"
@@ -62,7 +61,7 @@ static choir_dtype_t dtype_of(const choir__conv_t* conv,
 }
 
 // `own` describes the operand's memory, `wanted` the primitive's:
-// channels-last, or in blocks of sixteen channels, with elements of `dtype`.
+// channels-last, with elements of `dtype`.
 static choir_status_t image_descs(const choir_view_t* view, choir_dtype_t dtype,
                                   dnnl_memory_desc_t* wanted,
                                   dnnl_memory_desc_t* own) {
