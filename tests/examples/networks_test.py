@@ -38,11 +38,11 @@ class NetworksTest(harness.ProgramTest):
     def test_batch_norm_over_workers(self):
         def losses(workers, *flags):
             """The mean of a batch in each epoch; what is printed is the sum."""
+            # With four times the rate roundings grow a hundredfold.
             out = self.cifar(
                 "--epochs", 2, "--limit", 64, "--workers", workers,
                 "--batch-size", 32 // workers, "--lr", 0.005, *flags,
             )  # fmt: skip
-            # With four times the rate roundings grow a hundredfold.
             return [
                 epoch.loss / (2 * workers) for epoch in harness.epochs_of(out)
             ]

@@ -361,6 +361,30 @@ def start(*command):
         )
         self.assertEqual(said, "left\n\n")
 
+    def test_settles_behind_all_that_was_started(self):
+        # A command that nobody hears any more, as a daemon whose sockets the
+        # kernel has closed before it has a status.
+        said = self.run_guard(
+            "guard = process_guard.Guard()\n"
+            "guard.listen(events.append)\n"
+            "def wait(kind, count):\n"
+            "    while [e['event'] for e in events].count(kind) < count: pass\n"
+            "start('sh', '-c', 'exec sleep 1000 >&- 2>&-')\n"
+            "guard.settle(7)\n"
+            "start('true')\n"
+            "wait('ended', 1)\n"
+            "os.kill(events[0]['pid'], signal.SIGKILL)\n"
+            "wait('settled', 1)\n"
+            "guard.settle(8)\n"
+            "wait('settled', 2)\n"
+            "print(*[(e['event'], e.get('id')) for e in events"
+            " if e['event'] in ('ended', 'settled')])\n"
+        )
+        self.assertEqual(
+            said,
+            "('ended', None) ('ended', None) ('settled', 7) ('settled', 8)\n",
+        )
+
     def test_the_shorter_time_to_end_holds(self):
         for times in ((3, 0), (0, 3)):
             child = process_guard._Child(None)
