@@ -113,13 +113,17 @@ class Problem {
     return true;
   }
 
+  // All operands as they are at the start.
+  void Reset() {
+    for (size_t i = 0; i < buffers_.size(); ++i)
+      memcpy(choir_buffer_data(buffers_[i]), start_[i].data(),
+             start_[i].size());
+  }
   // Runs the reference (kernel NULL) or a kernel from the same start; returns
   // the bytes of all destinations' buffers, gaps and guards included.
   std::vector<std::vector<char>> Run(const choir_op_kernel_t* kernel,
                                      choir_stream_t* stream) {
-    for (size_t i = 0; i < buffers_.size(); ++i)
-      memcpy(choir_buffer_data(buffers_[i]), start_[i].data(),
-             start_[i].size());
+    Reset();
     // A kernel may not look at what the op takes only the shape of.
     for (int32_t i = 0; kernel && i < record_.src_count; ++i)
       if (i < 32 && (def_->shapes_only >> i & 1u))

@@ -37,6 +37,8 @@ typedef enum choir__isa_e {
 // The best one that this processor has and that ONEDNN_MAX_CPU_ISA in the
 // environment allows, or a lower one set by _limit.
 choir__isa_t choir__isa(void);
+// Whether fmaf is an instruction.
+bool choir__has_fma(void);
 // What oneDNN may use.
 choir__isa_t choir__dnnl_isa(void);
 // Whether the processor multiplies bf16 (AMX or AVX512-BF16) and oneDNN, which

@@ -5,14 +5,13 @@
 // sum, and adds what they give to dx and dW: of a tile of columns, all rows one
 // after the other, so that its part of W and dW stays in the cache.
 //
-// Threads share the products and the rows of a tile. A product's results are
-// at most 256 on one side, which gives it the bits of one thread.
+// Threads share the products and the rows of a tile.
 #include <math.h>
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/kernels/cpu/cpu_product.h"
 #include "tensor/kernels/cpu/cpu_rows.h"
-#include "tensor/kernels/cpu/dnnl_product.h"
 #include "tensor/kernels/element_math.h"
 #include "tensor/ops/indices.h"
 
@@ -113,9 +112,9 @@ static choir_status_t make_tile(const run_t* run, const tile_t* tile,
                                     .m = tile->count,
                                     .n = tile->columns,
                                     .k = run->d};
-  CHOIR_TRY(choir__dnnl_product(&product, run->x.data + row * run->x.ld,
-                                columns_at(run, &run->w, tile->first),
-                                tile->logits, false, run->stream));
+  CHOIR_TRY(choir__cpu_product(&product, run->x.data + row * run->x.ld,
+                               columns_at(run, &run->w, tile->first),
+                               tile->logits, false, run->stream));
   choir__cpu_parallel(choir__cpu_threads(run->stream), tile->count,
                       choir__row_grain(tile->columns), range, (void*)tile);
   return NULL;
@@ -132,7 +131,7 @@ static choir_status_t add_gradients(const run_t* run, const tile_t* tile,
                                  .m = tile->count,
                                  .n = run->d,
                                  .k = tile->columns};
-  CHOIR_TRY(choir__dnnl_product(
+  CHOIR_TRY(choir__cpu_product(
       &to_x, tile->logits, columns_at(run, &run->w, tile->first),
       run->dx.data + row * run->dx.ld, run->accumulate || !is_first_column,
       run->stream));
@@ -145,10 +144,10 @@ static choir_status_t add_gradients(const run_t* run, const tile_t* tile,
                                  .m = run->transposed ? tile->columns : run->d,
                                  .n = run->transposed ? run->d : tile->columns,
                                  .k = tile->count};
-  return choir__dnnl_product(&to_w, run->transposed ? tile->logits : x,
-                             run->transposed ? x : tile->logits,
-                             columns_at(run, &run->dw, tile->first),
-                             run->accumulate || !is_first_row, run->stream);
+  return choir__cpu_product(&to_w, run->transposed ? tile->logits : x,
+                            run->transposed ? x : tile->logits,
+                            columns_at(run, &run->dw, tile->first),
+                            run->accumulate || !is_first_row, run->stream);
 }
 
 static choir_status_t run_tiles(const run_t* run, bool is_grad) {
@@ -226,7 +225,7 @@ static bool supports(const choir_record_t* record) {
 }
 const choir_op_kernel_t choir__cpu_linear_cross_entropy =
     CHOIR_OP_KERNEL(CHOIR_OP_LINEAR_CROSS_ENTROPY, "linear_cross_entropy",
-                    "dnnl", run_record, supports);
+                    "cpu", run_record, supports);
 
 static bool grad_supports(const choir_record_t* record) {
   return is_matrix(choir_record_src(record, 0)) &&
@@ -237,5 +236,5 @@ static bool grad_supports(const choir_record_t* record) {
          is_matrix(choir_record_dst(record, 1));
 }
 const choir_op_kernel_t choir__cpu_linear_cross_entropy_grad = CHOIR_OP_KERNEL(
-    CHOIR_OP_LINEAR_CROSS_ENTROPY_GRAD, "linear_cross_entropy_grad", "dnnl",
+    CHOIR_OP_LINEAR_CROSS_ENTROPY_GRAD, "linear_cross_entropy_grad", "cpu",
     run_record, grad_supports);

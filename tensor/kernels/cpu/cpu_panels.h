@@ -11,6 +11,9 @@
 
 enum { CHOIR__PANEL = 32 };  // floats
 
+// What sums begin with that go on from nothing.
+static const float choir__panel_zeros[CHOIR__PANEL] = {0};
+
 static inline int64_t choir__panel_columns(int64_t columns) {
   return (columns + CHOIR__PANEL - 1) / CHOIR__PANEL * CHOIR__PANEL;
 }

@@ -47,6 +47,14 @@ choir__isa_t choir__isa_limit(choir__isa_t isa) {
   return chosen;
 }
 
+bool choir__has_fma(void) {
+#if defined(__x86_64__)
+  return choir__isa() >= CHOIR__ISA_AVX2;
+#else
+  return true;
+#endif
+}
+
 // ---- Threads ----
 
 int32_t choir__cpu_threads(choir_stream_t* stream) {
