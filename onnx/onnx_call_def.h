@@ -222,6 +222,9 @@ typedef struct choir__onnx_operator_s {
   uint32_t states;  // bit i: input i is a state that training does not learn
 } choir__onnx_operator_t;
 
+// x W + b: a MatMul and an Add as one (onnx_join.c).
+void choir__onnx_layer(choir__onnx_call_t* c);
+
 // In operators/operators.def.
 #define CHOIR__ONNX_DECLARE_(domain, Name, function, where, needs, states) \
   void choir__onnx_op_##function(choir__onnx_call_t* c);

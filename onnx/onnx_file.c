@@ -114,6 +114,7 @@ static void destroy(choir_onnx_t* onnx) {
   choir_param_set_release(onnx->param_set);
   choir_status_free(onnx->define_failure);
   choir_scope_destroy(onnx->known);
+  choir__onnx_forget(onnx);
   choir__onnx_release_graphs(onnx);
   choir__onnx_release_made(onnx);
   if (onnx->proto)

@@ -551,5 +551,8 @@ choir_status_t choir__onnx_build(choir_onnx_t* onnx) {
     onnx->results = onnx->graph->outputs;
     onnx->result_count = onnx->graph->out_count;
   }
+  if (!status) status = choir__onnx_join_layers(onnx);
+  if (!status) status = choir__onnx_find_idle(onnx);
+  if (!status) status = choir__onnx_make_memos(onnx);
   return status;
 }

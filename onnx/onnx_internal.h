@@ -60,6 +60,8 @@ typedef struct choir__onnx_slice_s {
   bool is_constant;  // y depends on no given value
 } choir__onnx_slice_t;
 
+typedef struct choir__onnx_memo_s choir__onnx_memo_t;
+
 typedef struct choir__onnx_node_s {
   const Onnx__NodeProto* proto;
   const choir__onnx_site_t* site;  // NULL: of no function
@@ -73,6 +75,11 @@ typedef struct choir__onnx_node_s {
   choir__onnx_graph_t** bodies;  // by number of the attribute; NULL: no graph
   choir__onnx_slice_t* slice;    // of Gradient; NULL: another
   bool is_idle;                  // no result that forward gives needs it
+  // It and the node before it as one, and the value between them; NULL: none.
+  struct choir__onnx_node_s* joined;
+  int32_t between;
+  bool is_joined;                   // that one runs
+  struct choir__onnx_memo_s* memo;  // NULL: nothing is kept of it
 } choir__onnx_node_t;
 
 // A body takes some values from the graph around it.
@@ -119,6 +126,7 @@ struct choir_onnx_s {
   const Onnx__FunctionProto** functions;  // sorted
   void* made_by_proto;                    // of choir__onnx_made_t, by tsearch
   choir__onnx_made_t* made;
+  choir__onnx_memo_t* memos;  // all of them
   int32_t total_nodes, total_names;
   // Parameters and states: places of the file's graph.
   int32_t* param_places;
@@ -200,6 +208,25 @@ const Onnx__FunctionProto* choir__onnx_find_function(
 // onnx_graph.c
 choir_status_t choir__onnx_build(choir_onnx_t* onnx) CHOIR_NODISCARD;
 void choir__onnx_release_graphs(choir_onnx_t* onnx);
+
+// onnx_join.c: sets `joined` of the file's nodes.
+choir_status_t choir__onnx_join_layers(choir_onnx_t* onnx) CHOIR_NODISCARD;
+
+// onnx_memo.c: results of nodes that are computed on the host, from one forward
+// to the next.
+choir_status_t choir__onnx_make_memos(choir_onnx_t* onnx) CHOIR_NODISCARD;
+void choir__onnx_forget(choir_onnx_t* onnx);
+// Sets outputs to what the node gave, if its inputs are what they were.
+bool choir__onnx_recall(choir__onnx_run_t* run, const choir__onnx_node_t* node,
+                        choir__onnx_value_t* const* inputs,
+                        choir__onnx_value_t* outputs);
+void choir__onnx_remember(choir__onnx_run_t* run,
+                          const choir__onnx_node_t* node,
+                          choir__onnx_value_t* const* inputs,
+                          choir__onnx_value_t* outputs);
+
+// onnx_select.c: finds the nodes that run for the results.
+choir_status_t choir__onnx_find_idle(choir_onnx_t* onnx) CHOIR_NODISCARD;
 
 // onnx_slice.c
 // Sets flags[place] |= set for each place that the node, or a graph in it,

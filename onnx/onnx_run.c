@@ -112,6 +112,33 @@ static void name_failure(choir__onnx_run_t* run,
                               node->label, node->op->name));
 }
 
+static void call_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
+                      bool is_known, choir__onnx_value_t** inputs,
+                      choir__onnx_value_t* outputs) {
+  choir__onnx_call_t call = {.run = run,
+                             .node = node,
+                             .scope = is_known ? run->known : run->scope,
+                             .version = node->version,
+                             .is_known = is_known,
+                             .inputs = inputs,
+                             .in_count = node->in_count,
+                             .outputs = outputs,
+                             .out_count = node->out_count};
+  const char* label = choir_scope_label(run->scope);
+  choir_scope_set_label(call.scope, node->label);
+  node->op->call(&call);
+  choir_scope_set_label(call.scope, call.scope == run->scope ? label : NULL);
+  if (node->op->where != CHOIR__ONNX_BOTH && choir__onnx_wants(&call, 0) &&
+      !outputs[0].var && !outputs[0].is_sequence &&
+      choir_scope_is_ok(call.scope))
+    choir_scope_fail(
+        call.scope, CHOIR_ERROR(INVALID_ARGUMENT,
+                                "%d inputs, some of them absent; it needs more",
+                                node->in_count));
+  hand_over(run);
+  name_failure(run, node);
+}
+
 static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
                      choir__onnx_value_t* values) {
   if (++run->nodes > CHOIR__ONNX_MAX_RUNS) {
@@ -140,28 +167,12 @@ static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
   }
   if (node->op->where == CHOIR__ONNX_HOST) is_known = true;
   if (node->op->where == CHOIR__ONNX_STEP) is_known = false;
-  choir__onnx_call_t call = {.run = run,
-                             .node = node,
-                             .scope = is_known ? run->known : run->scope,
-                             .version = node->version,
-                             .is_known = is_known,
-                             .inputs = inputs,
-                             .in_count = node->in_count,
-                             .outputs = outputs,
-                             .out_count = node->out_count};
-  const char* label = choir_scope_label(run->scope);
-  choir_scope_set_label(call.scope, node->label);
-  node->op->call(&call);
-  choir_scope_set_label(call.scope, call.scope == run->scope ? label : NULL);
-  if (node->op->where != CHOIR__ONNX_BOTH && choir__onnx_wants(&call, 0) &&
-      !outputs[0].var && !outputs[0].is_sequence &&
-      choir_scope_is_ok(call.scope))
-    choir_scope_fail(
-        call.scope, CHOIR_ERROR(INVALID_ARGUMENT,
-                                "%d inputs, some of them absent; it needs more",
-                                node->in_count));
-  hand_over(run);
-  name_failure(run, node);
+  const bool is_kept = is_known && node->memo;
+  if (!is_kept || !choir__onnx_recall(run, node, inputs, outputs)) {
+    call_node(run, node, is_known, inputs, outputs);
+    if (is_kept && run->drawn == drawn && choir_scope_is_ok(run->scope))
+      choir__onnx_remember(run, node, inputs, outputs);
+  }
   if (!choir_scope_is_ok(run->scope)) return false;
   for (int32_t i = 0; i < node->out_count; ++i)
     if (node->outputs[i] >= 0 && !values[node->outputs[i]].is_given) {
@@ -214,9 +225,11 @@ bool choir__onnx_run_graph(choir__onnx_run_t* run,
   bool is_ok = slice ? run_slice(run, graph, slice, values)
                      : place_constants(run, graph, values);
   hand_over(run);
-  for (int32_t i = 0; is_ok && !slice && i < graph->node_count; ++i)
-    if (!graph->nodes[i].is_idle)
-      is_ok = run_node(run, &graph->nodes[i], values);
+  for (int32_t i = 0; is_ok && !slice && i < graph->node_count; ++i) {
+    const choir__onnx_node_t* node = &graph->nodes[i];
+    if (!node->is_idle)
+      is_ok = run_node(run, node->is_joined ? node->joined : node, values);
+  }
   run->graph = outer_graph;
   run->values = outer_values;
   --run->depth;

@@ -17,7 +17,7 @@ static void mark(uint8_t* is_needed, int32_t place) {
 
 // Nodes from the last to the first: one of whose results nothing is needed is
 // idle, and those of the others need what they read.
-static choir_status_t find_idle(choir_onnx_t* onnx) {
+choir_status_t choir__onnx_find_idle(choir_onnx_t* onnx) {
   choir__onnx_graph_t* graph = onnx->graph;
   uint8_t* is_needed =
       calloc((size_t)graph->place_count + 1, sizeof *is_needed);
@@ -32,7 +32,9 @@ static choir_status_t find_idle(choir_onnx_t* onnx) {
       if (node->outputs[k] >= 0 && is_needed[node->outputs[k]])
         node->is_idle = false;
     if (node->is_idle) continue;
-    (void)choir__onnx_visit_reads(node, is_needed, 0, true);
+    node->is_joined = node->joined && !is_needed[node->between];
+    (void)choir__onnx_visit_reads(node->is_joined ? node->joined : node,
+                                  is_needed, 0, true);
     if (node->slice) mark(is_needed, node->slice->y);
   }
   free(is_needed);
@@ -99,5 +101,5 @@ choir_status_t choir_onnx_select(choir_onnx_t* onnx, int32_t nodes,
   onnx->result_types = chosen + room;
   onnx->result_count = count;
   onnx->given = NULL;
-  return find_idle(onnx);
+  return choir__onnx_find_idle(onnx);
 }

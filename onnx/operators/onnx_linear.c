@@ -138,6 +138,22 @@ void choir__onnx_op_mat_mul(choir__onnx_call_t* c) {
   if (VIEW(0) && VIEW(1)) OUT(0, choir__onnx_numpy_matmul(c, IN(0), IN(1)));
 }
 
+// ---- MatMul and Add (onnx_join.c) ----
+
+void choir__onnx_layer(choir__onnx_call_t* c) {
+  choir_var_t* x = IN(0);
+  const choir_view_t *left = VIEW(0), *right = VIEW(1);
+  if (!left || !right) return;
+  const bool is_row = left->ndim == 1;
+  const int64_t first = 0;
+  if (is_row) x = choir__onnx_unsqueeze(c, x, &first, 1);
+  left = choir_var_view(x);
+  choir_view_t dst;
+  if (!left || !set_product(c, *left, *right, NULL, &dst)) return;
+  choir_var_t* y = DO(linear, x, IN(1), IN(2));
+  OUT(0, is_row ? choir__onnx_reshape(c, y, 1, &right->shape[1]) : y);
+}
+
 // ---- Gemm ----
 
 typedef struct gemm_s {

@@ -2,10 +2,13 @@
 // A forward: what is known before it runs, what it gives, bodies and functions.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "core/profile.h"
 #include "tests/onnx/onnx_testing.h"
 
 namespace {
@@ -45,7 +48,8 @@ TEST_P(OnnxRun, ShapesFollowTheBatch) {
   file.Node("Concat", "n rest", "to", &attrs).Node("Reshape", "x to", "y");
   file.Output("y").Output("s", 7).Output("n", 7);
   const OnnxPtr onnx = file.Open();
-  for (int64_t n : {2, 5, 1}) {
+  // What was known of a batch is taken again for the next of its size alone.
+  for (int64_t n : {2, 5, 5, 1, 2}) {
     const std::vector<float> values = choir::testing::Floats(6 * n, 3);
     const auto results =
         Results(onnx.get(), Make(device_.get(), {n, 2, 3}, values));
@@ -177,6 +181,51 @@ TEST_P(OnnxRun, OtherResultsOnDemand) {
   more[0] = "nothing";
   EXPECT_STATUS(NOT_FOUND, "'nothing'",
                 choir_onnx_select(onnx.get(), 1, more, 1));
+}
+
+bool Runs(const char* name, const std::function<void()>& work) {
+  choir_profile_t* profile = nullptr;
+  EXPECT_OK(choir_profile_create(nullptr, &profile));
+  EXPECT_OK(choir_profile_start(profile));
+  work();
+  choir_profile_stop(profile);
+  std::vector<choir_profile_row_t> rows(choir_profile_rows(profile, nullptr));
+  choir_profile_rows(profile, rows.data());
+  choir_profile_destroy(profile);
+  return std::any_of(rows.begin(), rows.end(), [&](const auto& row) {
+    return std::string(row.name).rfind(name, 0) == 0;
+  });
+}
+
+// y = x w + b and z = |y|; p = x w is there for who asks.
+TEST_P(OnnxRun, AProductAndAVectorAreOneOp) {
+  const std::vector<float> x = {1, 2, 3, -4, 5, 0.5f};
+  const std::vector<float> p = {-5, 14, 9.5f, 6.5f};
+  const std::vector<float> z = {4.5f, 13, 10, 5.5f};
+  const auto input = Make(device_.get(), {2, 1, 3}, x);
+  for (const bool is_read_twice : {false, true}) {
+    File file;
+    file.Input("x", 1, {-1, 1, 3}).Floats("w", {3, 2}, {2, -1, 4, 0, -5, 5});
+    file.Floats("b", {2}, {0.5f, -1}).Node("MatMul", "x w", "p");
+    file.Node("Add", "b p", "y").Node("Abs", "y", "z");
+    if (is_read_twice) file.Node("Neg", "p", "n").Output("n");
+    file.Output("z");
+    const OnnxPtr onnx = file.Open();
+    std::vector<TensorPtr> results;
+    const auto run = [&] {
+      results = Results(onnx.get(), input);
+      for (const auto& result : results) Read<float>(result);
+    };
+    EXPECT_EQ(Runs("linear", run), !is_read_twice);
+    EXPECT_EQ(Runs("matmul", run), is_read_twice);
+    EXPECT_EQ(Read<float>(results.back()), z);
+    const char* const more = "p";
+    ASSERT_OK(choir_onnx_select(onnx.get(), 100, &more, 1));
+    EXPECT_TRUE(Runs("matmul", run));
+    EXPECT_EQ(Read<float>(results[results.size() - 2]), z);
+    EXPECT_EQ(Read<float>(results.back()), p);
+    EXPECT_EQ(ShapeOf(results.back().get()), (Shape{2, 1, 2}));
+  }
 }
 
 TEST(OnnxPrint, IsForReaders) {
