@@ -23,6 +23,7 @@
 #include "core/scalar.h"
 #include "core/stage.h"
 #include "core/status.h"
+#include "core/trace.h"
 #include "core/view.h"
 
 #include "tensor/gpu_parts.h"

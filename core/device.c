@@ -11,6 +11,7 @@
 #include "core/device_backend.h"
 #include "core/log.h"
 #include "core/record_internal.h"
+#include "core/trace_backend.h"
 
 // The public functions: they check arguments, clear out-parameters, count
 // references and call the device's slot. What a device does is in
@@ -93,6 +94,7 @@ static void init_stream(choir_stream_t* stream, choir_device_t* device,
 static void* destroy_device(void* object) {
   choir_device_t* device = object;
   choir_pool_t* pool = device->pool;
+  choir_status_free(choir_trace_stop(device));
   if (device->stream) device->vtable->stream_destroy(device->stream);
   device->vtable->destroy(device);
   choir_pool_destroy(pool);
@@ -481,12 +483,21 @@ static choir_status_t submit_lowered(void* stream_,
   return choir_stage_forward(&stream->lowering, stream, record);
 }
 
-static choir_status_t lower(choir_stage_t* stage, choir_stream_t* stream,
+static choir_status_t lower(choir_stream_t* stream,
                             const choir_record_t* record) {
-  if (record->kernel) return choir_stage_forward(stage, stream, record);
+  if (record->kernel) return submit_lowered(stream, record);
   const choir_lowering_t lowering = {
       .device = stream->device, .emit = submit_lowered, .self = stream};
   return record->operation->lower(&lowering, record);
+}
+
+// What a kernel submits is part of its record.
+static choir_status_t see_or_lower(choir_stage_t* stage, choir_stream_t* stream,
+                                   const choir_record_t* record) {
+  (void)stage;
+  return choir__trace_sees_records(stream->device) && !runs_records
+             ? choir__trace_record(stream, record, lower)
+             : lower(stream, record);
 }
 
 static void init_stream(choir_stream_t* stream, choir_device_t* device,
@@ -498,7 +509,7 @@ static void init_stream(choir_stream_t* stream, choir_device_t* device,
   stream->is_device_stream = is_device_stream;
   stream->to_device = (choir_stage_t){.submit = submit_to_device};
   stream->lowering =
-      (choir_stage_t){.submit = lower, .next = &stream->to_device};
+      (choir_stage_t){.submit = see_or_lower, .next = &stream->to_device};
   stream->stages = &stream->lowering;
 }
 

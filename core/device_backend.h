@@ -6,6 +6,7 @@
 #include "core/packed_backend.h"
 #include "core/segments_backend.h"
 #include "core/stage.h"
+#include "core/trace.h"
 
 #ifdef __cplusplus
 #include <atomic>
@@ -70,6 +71,8 @@ typedef struct choir_device_vtable_s {
   const choir_segments_vtable_t* segments;
 } choir_device_vtable_t;
 
+typedef struct choir__trace_s choir__trace_t;
+
 struct choir_device_s {
   atomic_int ref_count;
   const choir_device_vtable_t* vtable;
@@ -77,6 +80,7 @@ struct choir_device_s {
   int32_t threads;
   choir_pool_t* pool;      // host memory for objects (and buffers on the CPU)
   choir_stream_t* stream;  // the compute stream; holds no reference back
+  choir__trace_t* trace;   // NULL: none runs
 };
 
 struct choir_stream_s {
@@ -86,6 +90,9 @@ struct choir_stream_s {
   choir_stream_kind_t kind;
   bool is_device_stream;
   const char* label;  // for records that have none
+  // core/trace_backend.h.
+  const choir_trace_value_t* results;
+  size_t result_count;
   choir_stage_t* stages;
   choir_stage_t lowering;   // gives records that name an operation kernels
   choir_stage_t to_device;  // the last stage: gives the record to the device

@@ -10,6 +10,7 @@
 #include "core/graph_internal.h"
 #include "core/profile.h"
 #include "core/record_internal.h"
+#include "core/trace_backend.h"
 
 // Fewer are no less work as one launch.
 enum { LEAST_RECORDS = 2 };
@@ -124,6 +125,7 @@ choir_status_t choir__graph_segments_begin(choir_graph_t* graph,
   graph->looks = false;
   // Whoever stands on the submit path wants to see each record.
   if (!vtable || graph->has_no_segments ||
+      choir__trace_sees_records(stream->device) ||
       stream->stages != &stream->lowering ||
       stream->lowering.next != &stream->to_device)
     return NULL;

@@ -126,6 +126,9 @@ static choir_status_t allocate_lists(choir_dist_opt_t* dist) {
   CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(choir_tensor_t*),
                            "parameters of buckets", &memory));
   dist->values = memory;
+  CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(choir_trace_value_t),
+                           "traced parameters", &memory));
+  dist->traced = memory;
   return NULL;
 }
 
@@ -151,7 +154,10 @@ void choir__buckets_drop(choir_dist_opt_t* dist) {
   dist->pieces = NULL;
   choir_deallocate(dist->allocator, dist->values,
                    dist->params->count * sizeof(choir_tensor_t*));
+  choir_deallocate(dist->allocator, dist->traced,
+                   dist->params->count * sizeof(choir_trace_value_t));
   dist->values = NULL;
+  dist->traced = NULL;
   dist->value_count = 0;
   dist->bucket_count = 0;
 }

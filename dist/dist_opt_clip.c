@@ -2,6 +2,7 @@
 // Limits of combined gradients. The norm is the all-reduced sum of what each
 // rank has of its part of every bucket, also where every rank has everything:
 // ranks on unlike processors then go on with the same number.
+#include "core/trace_backend.h"
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
 #include "tensor/tensor_def.h"
@@ -98,8 +99,12 @@ static choir_status_t add_up(const choir__clip_t* clip,
                                   .dst = data,
                                   .weight = 1,
                                   .name = "norm of gradients"};
-  return choir__strategy_submit_collective(strategy, clip->dist->device, stream,
-                                           &sum);
+  const choir_trace_value_t traced = {"norm", *view};
+  choir__trace_set_results(stream, &traced, 1);
+  choir_status_t status = choir__strategy_submit_collective(
+      strategy, clip->dist->device, stream, &sum);
+  choir__dist_opt_trace_nothing(stream);
+  return status;
 }
 
 choir_status_t choir__clip_submit(choir__clip_t* clip, bool is_owned,

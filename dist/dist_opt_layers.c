@@ -2,6 +2,7 @@
 // What layers exchange in forward and backward (batch norm over ranks). Buckets
 // are on their way meanwhile, in an order of their own, so it needs another
 // communicator.
+#include "core/trace_backend.h"
 #include "dist/dist_opt_parts_internal.h"
 
 static choir_status_t make_comm(choir_dist_opt_t* dist) {
@@ -50,7 +51,8 @@ static choir_status_t make_view(const choir_dist_opt_t* dist, size_t start,
 
 static choir_status_t gather(choir_dist_opt_t* dist,
                              const choir_step_values_t* values,
-                             choir_tensor_t* own, const char* name) {
+                             choir_tensor_t* own, const char* name,
+                             const choir_tensor_t* all) {
   choir_stream_t* stream = choir_device_stream(dist->device);
   const choir_dtype_t dtype = choir_tensor_dtype(own);
   const int64_t count = choir_tensor_count(own);
@@ -80,7 +82,11 @@ static choir_status_t gather(choir_dist_opt_t* dist,
       .step = values->step,
       .batch = values->batch_number,
       .name = name};
-  return choir_comm_submit(dist->layers_comm, stream, &collective);
+  const choir_trace_value_t traced = {name, *choir_tensor_view(all)};
+  choir__trace_set_results(stream, &traced, 1);
+  status = choir_comm_submit(dist->layers_comm, stream, &collective);
+  choir__dist_opt_trace_nothing(stream);
+  return status;
 }
 
 choir_status_t choir__layers_all_gather(choir_updater_t* updater,
@@ -89,9 +95,13 @@ choir_status_t choir__layers_all_gather(choir_updater_t* updater,
                                         choir_tensor_t** out_all) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
   CHOIR_TRY(choir__dist_opt_need_model(dist, "all_gather"));
-  CHOIR_TRY(gather(dist, values, own, name));
   const int64_t shape[] = {choir_comm_size(dist->comm),
                            choir_tensor_count(own)};
-  return make_view(dist, dist->gathered_start, choir_tensor_dtype(own), 2,
-                   shape, out_all);
+  CHOIR_TRY(make_view(dist, dist->gathered_start, choir_tensor_dtype(own), 2,
+                      shape, out_all));
+  choir_status_t status = gather(dist, values, own, name, *out_all);
+  if (!status) return NULL;
+  choir_tensor_release(*out_all);
+  *out_all = NULL;
+  return status;
 }

@@ -3,6 +3,7 @@
 #define CHOIR_DIST_DIST_OPT_PARTS_INTERNAL_H_
 
 #include "core/profile.h"
+#include "core/trace.h"
 #include "dist/dist_opt_internal.h"
 #include "model/updater_backend.h"
 
@@ -56,6 +57,7 @@ struct choir_dist_opt_s {
   choir_strategy_piece_t* pieces;
   choir_tensor_t** values;  // of the pieces
   int32_t value_count;
+  choir_trace_value_t* traced;  // [params] what the exchange at hand writes
   choir__mirror_t* mirror;  // NULL: the strategy works where the gradients are
   choir__shards_t* shards;  // NULL: each rank updates everything
   choir__clip_t* clip;      // NULL: gradients have no limits
@@ -158,6 +160,15 @@ choir_status_t choir__layers_all_gather(choir_updater_t* updater,
                                         const choir_step_values_t* values,
                                         choir_tensor_t* own, const char* name,
                                         choir_tensor_t** out_all);
+
+// dist_opt_trace.c
+// In a traced run records without operands that follow on the stream write the
+// gradients, or the parameters, of this bucket (-1: of all); or nothing.
+void choir__dist_opt_trace_grads(const choir_dist_opt_t* dist, int32_t bucket,
+                                 choir_stream_t* stream);
+void choir__dist_opt_trace_values(const choir_dist_opt_t* dist, int32_t bucket,
+                                  choir_stream_t* stream);
+void choir__dist_opt_trace_nothing(choir_stream_t* stream);
 
 // dist_opt_step.c
 void choir__dist_opt_backward_and_update(choir_updater_t* updater,

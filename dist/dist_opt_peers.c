@@ -417,6 +417,7 @@ static choir_status_t submit(choir__shards_t* shards,
     average.offset = is_apart ? 0 : shard->start;
     record.operands = &average;
     record.dst_count = 1;
+    record.label = shards->dist->buckets[shard->bucket].name;
   }
   return choir_stream_submit(stream, &record);
 }
@@ -467,5 +468,8 @@ choir_status_t choir__peers_close(choir__shards_t* shards,
                               .in_host_memory = true,
                               .name = "updated parameters"};
   choir__comm_set_step(&close, values);
-  return choir_comm_submit(shards->dist->comm, stream, &close);
+  choir__dist_opt_trace_values(shards->dist, -1, stream);
+  choir_status_t status = choir_comm_submit(shards->dist->comm, stream, &close);
+  choir__dist_opt_trace_nothing(stream);
+  return status;
 }

@@ -302,8 +302,11 @@ static choir_status_t give_bucket(const choir__shards_t* shards, int32_t index,
       .dst = values,
       .weight = 1,
       .name = "updated parameters"};
-  return choir__strategy_submit_collective(dist->strategy, dist->device, stream,
-                                           &give);
+  choir__dist_opt_trace_values(dist, index, stream);
+  choir_status_t status = choir__strategy_submit_collective(
+      dist->strategy, dist->device, stream, &give);
+  choir__dist_opt_trace_nothing(stream);
+  return status;
 }
 
 static choir_status_t update_by_messages(choir__shards_t* shards, int64_t step,

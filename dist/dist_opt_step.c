@@ -6,15 +6,18 @@
 // runs the last bucket itself, then the optimizer. A strategy that combines
 // parameters has no exchange; it runs after the optimizer.
 #include "core/status_backend.h"
+#include "core/trace_backend.h"
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
 
 // Whether an exchange in the middle of backward would keep this rank from an
 // all_gather that a rank without samples waits in, which cannot know how many
 // buckets come before it. On a GPU it would, NCCL or not: what is submitted the
-// host agrees on with all ranks before it goes on.
+// host agrees on with all ranks before it goes on. And in a traced run, which
+// waits for each record.
 static bool layers_need_order(const choir_dist_opt_t* dist) {
-  return dist->layers_comm && !choir_device_is_host(dist->device);
+  return dist->layers_comm && (!choir_device_is_host(dist->device) ||
+                               choir__trace_sees_records(dist->device));
 }
 
 // Exchange and update are one, after backward.
@@ -28,9 +31,12 @@ static choir_status_t submit_pass(choir_dist_opt_t* dist, int32_t bucket) {
   if (!kept) return NULL;
   CHOIR_TRY(
       choir__mirror_submit_bucket(dist->mirror, bucket, dist->compute, false));
-  CHOIR_TRY(choir__passes_submit(kept, dist->is_partial,
-                                 dist->strategy->values.sample_count,
-                                 dist->compute));
+  choir__dist_opt_trace_grads(dist, bucket, dist->compute);
+  choir_status_t status =
+      choir__passes_submit(kept, dist->is_partial,
+                           dist->strategy->values.sample_count, dist->compute);
+  choir__dist_opt_trace_nothing(dist->compute);
+  CHOIR_TRY(status);
   // Else an exchange does it.
   const bool is_end = !dist->is_partial && !dist->strategy->def->exchange;
   return is_end ? choir__mirror_submit_bucket(dist->mirror, bucket,
@@ -67,8 +73,8 @@ static choir_status_t exchange_failure(choir_dist_opt_t* dist,
   return fault;
 }
 
-static choir_status_t submit_bucket(choir_dist_opt_t* dist, int32_t bucket,
-                                    choir_stream_t* stream) {
+static choir_status_t exchange_bucket(choir_dist_opt_t* dist, int32_t bucket,
+                                      choir_stream_t* stream) {
   choir_strategy_t* strategy = dist->strategy;
   if (!dist->buckets[bucket].passes)
     CHOIR_TRY(choir__mirror_submit_bucket(dist->mirror, bucket, stream, false));
@@ -77,6 +83,14 @@ static choir_status_t submit_bucket(choir_dist_opt_t* dist, int32_t bucket,
                 ? choir__shards_reduce(dist->shards, bucket, stream)
                 : strategy->def->exchange(strategy, bucket, stream)));
   return choir__mirror_submit_bucket(dist->mirror, bucket, stream, true);
+}
+
+static choir_status_t submit_bucket(choir_dist_opt_t* dist, int32_t bucket,
+                                    choir_stream_t* stream) {
+  choir__dist_opt_trace_grads(dist, bucket, stream);
+  choir_status_t status = exchange_bucket(dist, bucket, stream);
+  choir__dist_opt_trace_nothing(stream);
+  return status;
 }
 
 // Any but the last.
@@ -165,9 +179,12 @@ static choir_status_t submit_combine(choir_dist_opt_t* dist) {
   for (int32_t b = 0; strategy->def->reads_grads && b < dist->bucket_count; ++b)
     CHOIR_TRY(choir__mirror_submit_bucket(mirror, b, dist->compute, false));
   CHOIR_TRY(choir__mirror_submit_values(mirror, dist->compute, false));
-  CHOIR_TRY(exchange_failure(
+  choir__dist_opt_trace_values(dist, -1, dist->compute);
+  choir_status_t status = exchange_failure(
       dist, choir__strategy_submit(strategy, CHOIR_STRATEGY_COMBINE, combine,
-                                   dist->bucket_count, dist->compute)));
+                                   dist->bucket_count, dist->compute));
+  choir__dist_opt_trace_nothing(dist->compute);
+  CHOIR_TRY(status);
   return choir__mirror_submit_values(mirror, dist->compute, true);
 }
 

@@ -7,6 +7,8 @@
 const char* const train_launcher_names[] = {"spawn", "mpi", NULL};
 const char* const train_precision_names[] = {"f32", "bf16", "f16", "auto",
                                              NULL};
+// As choir_trace_detail_t.
+const char* const train_trace_names[] = {"tensor", "layer", "step", NULL};
 const char* const train_comm_names[] = {"auto", "shm",  "tcp",
                                         "mpi",  "nccl", NULL};
 

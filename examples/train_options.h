@@ -10,6 +10,7 @@
 extern const char* const train_launcher_names[];
 extern const char* const train_comm_names[];
 extern const char* const train_precision_names[];
+extern const char* const train_trace_names[];
 enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
 enum {
   TRAIN_PRECISION_F32,
@@ -50,6 +51,11 @@ enum {
   X(T, STRING, timeline, NULL, 0, 0,                                           \
     "Chrome trace of some training steps, all workers, to this file")          \
   X(T, INT, timeline_steps, 50, 1, 1e5, "how many steps")                      \
+  X(T, STRING, trace_digests, NULL, 0, 0,                                      \
+    "digests of what each op made, for python -m choir compare, to this file " \
+    "(worker N: FILE.N); a run takes several times as long")                   \
+  X(T, ENUM, trace_detail, 0, train_trace_names, 0,                            \
+    "of every tensor, of every layer, or of the parameters after each step")   \
   X(T, BOOL, graph, true, 0, 1, "record a step once, plan it, replay it")      \
   X(T, BOOL, sequential, false, 0, 1,                                          \
     "with graph: the same records as without, one by one")                     \

@@ -149,6 +149,16 @@ static choir_status_t open_device(trainer_t* trainer) {
                              &trainer->device);
 }
 
+static choir_status_t start_trace(const trainer_t* trainer) {
+  const train_options_t* options = trainer->options;
+  if (!options->trace_digests) return NULL;
+  const choir_trace_options_t trace = {
+      .path = options->trace_digests,
+      .rank = trainer->rank,
+      .detail = (choir_trace_detail_t)options->trace_detail};
+  return choir_trace_start(trainer->device, &trace);
+}
+
 // shares NULL: the workers are alike.
 static choir_status_t open_loader(trainer_t* trainer, choir_dataset_t* dataset,
                                   bool is_training, const char* shares,
@@ -283,6 +293,7 @@ static choir_status_t set_up(trainer_t* trainer) {
   if (!trainer->times) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for times");
   CHOIR_TRY(open_outputs(trainer));
   CHOIR_TRY(open_device(trainer));
+  CHOIR_TRY(start_trace(trainer));
   CHOIR_TRY(open_data(trainer));
   const double before = train_memory_resident();
   CHOIR_TRY(make_model(trainer));
@@ -749,6 +760,8 @@ choir_status_t trainer_run(const train_task_t* task,
   trainer.has_bar = trainer.prints && isatty(STDOUT_FILENO) &&
                     !getenv("OMPI_COMM_WORLD_SIZE");
   choir_status_t status = run(&trainer);
+  if (trainer.device)
+    status = choir_status_join(status, choir_trace_stop(trainer.device));
   if (status) clear_bar(&trainer);
   tear_down(&trainer);
   return status;

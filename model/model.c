@@ -7,6 +7,7 @@
 #include "core/packed_backend.h"
 #include "core/profile.h"
 #include "core/status_backend.h"
+#include "core/trace_backend.h"
 #include "model/kv_cache_internal.h"
 #include "model/layer_def.h"
 #include "model/model_internal.h"
@@ -602,6 +603,24 @@ static const char* counted_note(const choir_model_t* model,
                            "batch; then";
 }
 
+// What the step left, for a trace.
+static choir_status_t trace_step(choir_model_t* model) {
+  const choir_param_set_t* set = model->params;
+  if (!choir__trace_is_on(model->device) || set->count == 0) return NULL;
+  const size_t bytes = set->count * sizeof(choir_trace_value_t);
+  choir_allocator_t allocator = choir_device_allocator(model->device);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(allocator, bytes, "traced parameters", &memory));
+  choir_trace_value_t* values = memory;
+  for (size_t i = 0; i < set->count; ++i)
+    values[i] = (choir_trace_value_t){
+        set->params[i]->name, *choir_tensor_view(set->params[i]->value)};
+  choir_status_t status =
+      choir_trace_note(model->device, "parameters", values, set->count);
+  choir_deallocate(allocator, memory, bytes);
+  return status;
+}
+
 static choir_status_t train_one_batch(choir_model_t* model,
                                       const choir_model_batch_t* batch) {
   CHOIR_TRY(require_compiled(model, "train_one_batch"));
@@ -612,12 +631,15 @@ static choir_status_t train_one_batch(choir_model_t* model,
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
   const int64_t step = model->step;
+  choir_trace_set_step(model->device, step);
   model->batch_samples = batch->sample_count;
   model->batch_number = batch->batch_number;
   bool done = false;
   choir_status_t status =
       choir__model_replay(model, CHOIR__STEP_TRAIN, batch, NULL, &done);
   if (!status && !done) status = train_eagerly(model, batch);
+  if (!status && model->step != step) status = trace_step(model);
+  choir_trace_set_step(model->device, model->step);
   CHOIR_TRY_NOTE(status, "training step %lld%s", (long long)step,
                  counted_note(model, status));
   choir_span_end(&span, "step", NULL, NULL);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/random.h"
+#include "core/trace_backend.h"
 #include "model/model_internal.h"
 #include "model/updater_backend.h"
 #include "tensor/fusion_def.h"
@@ -124,8 +125,9 @@ choir_status_t choir__model_begin_graph(choir_model_t* model,
                                         const choir_model_batch_t* batch,
                                         choir__model_graph_t* out_recorded) {
   out_recorded->graph = NULL;
-  if ((!model->use_graph && !model->memory) || batch->sample_count == 0)
-    return NULL;
+  const bool use_graph =
+      model->use_graph && !choir__trace_sees_records(model->device);
+  if ((!use_graph && !model->memory) || batch->sample_count == 0) return NULL;
   if (!model->workspace)
     CHOIR_TRY(choir_workspace_create(model->device, &model->workspace));
   if (!model->graphs) {
@@ -274,7 +276,9 @@ choir_status_t choir__model_replay(choir_model_t* model,
                                    choir_tensor_t** out_y, bool* out_done) {
   *out_done = false;
   if (kind == CHOIR__STEP_TRAIN) model->last_graph = 0;
-  if (model->graph_count == 0 || batch->sample_count == 0) return NULL;
+  if (model->graph_count == 0 || batch->sample_count == 0 ||
+      choir__trace_sees_records(model->device))
+    return NULL;
   const choir__graph_key_t key = make_key(model, kind, batch);
   choir__model_graph_t* entry = NULL;
   for (int32_t i = 0; i < model->graph_count && !entry; ++i)

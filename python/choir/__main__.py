@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m choir: what this installation has, a launcher for one host, what is
-made of the logs of runs, and ONNX files.
+made of the logs and traces of runs, and ONNX files.
 
     python -m choir --check-build
     python -m choir -np 4 train.py --epochs 2
     python -m choir report run.jsonl -o report.html
+    python -m choir compare a.trace b.trace
     python -m choir onnx model.onnx --describe
 
 -np starts the script that often, with the interpreter and the options that the
@@ -28,14 +29,18 @@ import threading
 from ctypes import byref, c_char_p, c_int32
 
 import choir
-from choir import _find, _onnx_command, _raw, _report, device, opt
+from choir import _compare, _find, _onnx_command, _raw, _report, device, opt
 from choir._calls import check, lib
 from choir._lib import LaunchConfig, LaunchReport
 
 # What ends a run.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # By the first word: what takes the words after it, and gives the exit status.
-_COMMANDS = {"onnx": _onnx_command.main, "report": _report.main}
+_COMMANDS = {
+    "compare": _compare.main,
+    "onnx": _onnx_command.main,
+    "report": _report.main,
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -44,8 +49,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Says what this installation has, or runs a script on "
         "several workers of this host.",
         epilog="python -m choir report LOG...: a page of what the examples' "
-        "--log-json wrote (report --help). python -m choir onnx MODEL: what an "
-        "ONNX file holds and computes (onnx --help).",
+        "--log-json wrote (report --help). python -m choir compare A B: where "
+        "two runs part, by what they wrote with --trace-digests (compare "
+        "--help). python -m choir onnx MODEL: what an ONNX file holds and "
+        "computes (onnx --help).",
     )
     parser.add_argument(
         "-cb",
