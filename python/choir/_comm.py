@@ -560,6 +560,17 @@ def local_workers() -> int:
     return 1
 
 
+def known_rank() -> int:
+    """This process's number, as far as is known yet."""
+    if _living:
+        return max(_living, key=lambda comm: comm.world_size).global_rank
+    for name in ("OMPI_COMM_WORLD_RANK", "CHOIR_RANK"):
+        text = os.environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return 0
+
+
 # ---- The end of a process ----
 #
 # A rank that ends well waits for the others, so that nobody takes its end for

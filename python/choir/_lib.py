@@ -33,6 +33,10 @@ class SpanKind:
     """choir_span_kind_t"""
     OP, COMM, WAIT, LOADER, PHASE, KIND_COUNT = range(6)
 
+class TraceDetail:
+    """choir_trace_detail_t"""
+    TENSOR, LAYER, STEP = range(3)
+
 class OpGradient:
     """choir_op_gradient_t"""
     GRAD, NO_GRAD, INTERNAL = range(3)
@@ -120,6 +124,10 @@ class ProfileTotals(Structure):
 class RandomKey(Structure):
     """choir_random_key_t"""
     _fields_ = [("seed", c_uint64), ("stream", c_uint32), ("step", c_uint32)]
+
+class TraceOptions(Structure):
+    """choir_trace_options_t"""
+    _fields_ = [("path", c_char_p), ("rank", c_int32), ("detail", c_int)]
 
 class GpuPart(Structure):
     """choir_gpu_part_t"""
@@ -382,6 +390,10 @@ FUNCTIONS = {
     "profile_totals": (ProfileTotals, [_P]),
     "text_writer_callback": (_P, [_P, c_char_p, c_size_t]),
     "profile_print": (_P, [_P, c_int, _P, _P]),
+    # core/trace.h
+    "trace_start": (_P, [_P, POINTER(TraceOptions)]),
+    "trace_stop": (_P, [_P]),
+    "trace_set_step": (None, [_P, c_int64]),
     # tensor/gpu_parts.h
     "gpu_part_count": (c_int32, []),
     "gpu_part": (_P, [c_int32, POINTER(GpuPart)]),

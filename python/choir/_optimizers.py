@@ -390,8 +390,10 @@ class Optimizer(Owner):
     def step(self) -> None:
         """Counts a step; for those who apply gradients one by one."""
         self._step += 1
-        singles = [single.handle for single in self._singles.values()]
-        self._follow_schedules(singles, self._step)
+        singles = self._singles.values()
+        self._follow_schedules([s.handle for s in singles], self._step)
+        for single in singles:
+            lib.trace_set_step(single._device.handle, self._step)
 
     def apply(
         self, param_name: str, param_value: Tensor, param_grad: Tensor

@@ -29,7 +29,13 @@ from choir._calls import (
     lib,
     ranged,
 )
-from choir._lib import DeviceOptions, GpuInfo, GpuPart
+from choir._lib import (
+    DeviceOptions,
+    GpuInfo,
+    GpuPart,
+    TraceDetail,
+    TraceOptions,
+)
 from choir._sections import deferred, lock
 
 _told_cpu = False
@@ -227,6 +233,48 @@ class Device:
             check(lib.profile_start(self._profile))
         print("Time Profiling:")
         print(b"".join(pieces).decode(), end="")
+
+    # ---- A trace of digests ----
+
+    def trace_digests(
+        self,
+        path: str | os.PathLike,
+        detail: str = "tensor",
+        rank: int | None = None,
+    ) -> None:
+        """Writes digests of what this device computes to a file, for `python -m
+        choir compare`, until stop_trace.
+
+        detail: "tensor", every operand of every op; "layer", the results of the
+        last op of each; "step", the parameters of models after each training
+        step. rank: of this process; 0 writes path, rank r path.r. None: as the
+        launcher or DistOpt says. Models run without graphs meanwhile, but for
+        "step". NotFoundError: the file cannot be written.
+        """
+        details = {
+            "tensor": TraceDetail.TENSOR,
+            "layer": TraceDetail.LAYER,
+            "step": TraceDetail.STEP,
+        }
+        if detail not in details:
+            raise ValueError(
+                f"detail is {detail!r}; tensor, layer or step is needed"
+            )
+        if rank is None:
+            from choir import _comm
+
+            rank = _comm.known_rank()
+        options = TraceOptions(
+            os.fsencode(path), ranged(rank, "the rank", 32), details[detail]
+        )
+        with lock, deferred():
+            check(lib.trace_start(self.handle, ctypes.byref(options)))
+
+    def stop_trace(self) -> None:
+        """Ends trace_digests, if it was called; UnavailableError: the file is not
+        whole."""
+        with lock, deferred():
+            check(lib.trace_stop(self.handle))
 
     # ---- Random numbers ----
 
