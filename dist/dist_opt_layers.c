@@ -82,7 +82,7 @@ static choir_status_t gather(choir_dist_opt_t* dist,
       .step = values->step,
       .batch = values->batch_number,
       .name = name};
-  const choir_trace_value_t traced = {name, *choir_tensor_view(all)};
+  const choir_trace_value_t traced = {"of all ranks", *choir_tensor_view(all)};
   choir__trace_set_results(stream, &traced, 1);
   status = choir_comm_submit(dist->layers_comm, stream, &collective);
   choir__dist_opt_trace_nothing(stream);

@@ -8,6 +8,7 @@ import argparse
 import math
 import os
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from typing import BinaryIO, Iterator
 
@@ -66,13 +67,26 @@ class _Trace:
         self.path = path
         self.number = 1
         self.is_cut = False  # it ends within a line
+        self._file: BinaryIO | None = None
         try:
-            self._file: BinaryIO = open(path, "rb")
-            first = self._file.readline()
+            self._file = open(path, "rb")
+            self._take_facts(self._file.readline())
         except OSError as error:
-            raise _Mistake(
-                f"cannot read {path}: {error.strerror or error}"
-            ) from None
+            self.close()
+            raise self._unread(error) from None
+        except _Mistake:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+    def _unread(self, error: OSError) -> _Mistake:
+        return _Mistake(f"cannot read {self.path}: {error.strerror or error}")
+
+    def _take_facts(self, first: bytes) -> None:
+        path = self.path
         words = first.decode(errors="replace").rstrip("\n").split("\t")
         if words[0] != _FORMAT or len(words) < 5:
             raise _Mistake(
@@ -97,11 +111,7 @@ class _Trace:
                 self.number += 1
                 yield line
         except OSError as error:
-            raise _Mistake(
-                f"cannot read {self.path}: {error.strerror or error}"
-            ) from None
-        finally:
-            self._file.close()
+            raise self._unread(error) from None
 
     def parse(self, line: bytes) -> _Line:
         words = line.decode(errors="replace").rstrip("\n").split("\t")
@@ -292,14 +302,18 @@ def _ranks(path: str) -> int:
     return rank
 
 
-def _open(path_a: str, path_b: str) -> tuple[_Trace, _Trace]:
-    a, b = _Trace(path_a), _Trace(path_b)
-    if a.detail != b.detail:
-        raise _Mistake(
-            f"{path_a} has detail {a.detail} and {path_b} detail {b.detail}; "
-            "two of one detail can be compared"
-        )
-    return a, b
+def _compare_files(
+    path_a: str, path_b: str, tolerance: float, tells_facts: bool
+) -> _Result:
+    with closing(_Trace(path_a)) as a, closing(_Trace(path_b)) as b:
+        if a.detail != b.detail:
+            raise _Mistake(
+                f"{path_a} has detail {a.detail} and {path_b} detail "
+                f"{b.detail}; two of one detail can be compared"
+            )
+        if tells_facts and a.facts != b.facts:
+            print(f"A: {', '.join(a.facts)}. B: {', '.join(b.facts)}.")
+        return _Comparison(a, b, tolerance).run()
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -308,10 +322,14 @@ def _compare(options: argparse.Namespace) -> int:
     results = []
     for rank in range(both):
         tail = f".{rank}" if rank else ""
-        a, b = _open(options.a + tail, options.b + tail)
-        if rank == 0 and a.facts != b.facts:
-            print(f"A: {', '.join(a.facts)}. B: {', '.join(b.facts)}.")
-        results.append(_Comparison(a, b, options.tolerance).run())
+        results.append(
+            _compare_files(
+                options.a + tail,
+                options.b + tail,
+                options.tolerance,
+                rank == 0,
+            )
+        )
     if ranks[0] != ranks[1]:
         print(
             f"A has {ranks[0]} ranks and B {ranks[1]}: the first {both} are "
