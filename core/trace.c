@@ -67,37 +67,14 @@ static uint64_t mix(uint64_t hash, uint64_t word) {
   return hash ^ (hash >> 32);
 }
 
-// The element's bits, where any NaN is the quiet one of zeros, and its value.
-static uint64_t load(const char* element, choir_dtype_t dtype, double* value) {
-  uint64_t bits = 0;
-  uint32_t word;
-  uint16_t half;
-  uint8_t byte;
-  float f32;
-  switch (choir_dtype_bytes(dtype)) {
-    case 8:
-      memcpy(&bits, element, sizeof(bits));
-      break;
-    case 4:
-      memcpy(&word, element, sizeof(word));
-      bits = word;
-      break;
-    case 2:
-      memcpy(&half, element, sizeof(half));
-      bits = half;
-      break;
-    default:
-      memcpy(&byte, element, sizeof(byte));
-      bits = byte;
-  }
-  if (dtype == CHOIR_DTYPE_F32) {
-    memcpy(&f32, element, sizeof(f32));
-    *value = f32;
-  } else {
-    *value = choir_element_load(element, dtype);
-  }
-  if (!isnan(*value)) return bits;
-  *value = NAN;
+// The digest and the sum of what was looked at so far.
+typedef struct total_s {
+  uint64_t digest;
+  double sum;
+} total_t;
+
+// Any NaN counts as the quiet one of zeros.
+static uint64_t quiet_nan(choir_dtype_t dtype) {
   switch (dtype) {
     case CHOIR_DTYPE_F16:
       return 0x7E00;
@@ -110,11 +87,59 @@ static uint64_t load(const char* element, choir_dtype_t dtype, double* value) {
   }
 }
 
-// Steps to the next element in logical order.
-static void advance(const choir_view_t* view, int64_t* index, int64_t* at) {
-  for (int32_t axis = view->ndim; axis-- > 0;) {
-    *at += view->strides[axis];
-    if (++index[axis] < view->shape[axis]) return;
+static uint64_t bits_of(const char* element, choir_dtype_t dtype) {
+  uint64_t bits;
+  uint32_t word;
+  uint16_t half;
+  switch (choir_dtype_bytes(dtype)) {
+    case 8:
+      memcpy(&bits, element, sizeof(bits));
+      return bits;
+    case 4:
+      memcpy(&word, element, sizeof(word));
+      return word;
+    case 2:
+      memcpy(&half, element, sizeof(half));
+      return half;
+    default:
+      return (unsigned char)*element;
+  }
+}
+
+// `count` elements that lie `stride` bytes apart.
+static void add_run(const char* data, int64_t stride, int64_t count,
+                    choir_dtype_t dtype, total_t* total) {
+  for (int64_t i = 0; i < count; ++i, data += stride) {
+    const double value = choir_element_load(data, dtype);
+    total->digest = mix(total->digest,
+                        isnan(value) ? quiet_nan(dtype) : bits_of(data, dtype));
+    total->sum += value;
+  }
+}
+
+// The same for what nearly all elements are, and four times as fast.
+static void add_f32_run(const char* data, int64_t stride, int64_t count,
+                        total_t* total) {
+  total_t local = *total;
+  for (int64_t i = 0; i < count; ++i, data += stride) {
+    float value;
+    uint32_t bits;
+    memcpy(&value, data, sizeof(value));
+    memcpy(&bits, data, sizeof(bits));
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) bits = 0x7FC00000;
+    local.digest = mix(local.digest, bits);
+    local.sum += value;
+  }
+  *total = local;
+}
+
+// `count` steps in logical order, none of them past the end of the last axis.
+static void advance(const choir_view_t* view, int64_t count, int64_t* index,
+                    int64_t* at) {
+  for (int32_t axis = view->ndim; axis-- > 0; count = 1) {
+    *at += view->strides[axis] * count;
+    index[axis] += count;
+    if (index[axis] < view->shape[axis]) return;
     *at -= view->strides[axis] * view->shape[axis];
     index[axis] = 0;
   }
@@ -136,22 +161,28 @@ static void summarize(const choir_view_t* given, const char* data,
     view.shape[0] = count;
     view.strides[0] = 1;
   }
+  const int32_t last = view.ndim - 1;
   int64_t index[CHOIR_MAX_NDIM] = {0};
   int64_t at = 0;
   int64_t i = 0;
-  uint64_t hash = CHOIR_HASH_START;
+  total_t total = {.digest = CHOIR_HASH_START};
   for (int32_t piece = 0; piece < out->count; ++piece) {
     const int64_t end = count * (piece + 1) / out->count;
-    double sum = 0;
-    for (; i < end; ++i) {
-      double value;
-      hash = mix(hash, load(data + at * bytes, view.dtype, &value));
-      sum += value;
-      advance(&view, index, &at);
+    total.sum = 0;
+    while (i < end) {
+      const int64_t left = view.shape[last] - index[last];
+      const int64_t run = end - i < left ? end - i : left;
+      const int64_t stride = view.strides[last] * bytes;
+      if (view.dtype == CHOIR_DTYPE_F32)
+        add_f32_run(data + at * bytes, stride, run, &total);
+      else
+        add_run(data + at * bytes, stride, run, view.dtype, &total);
+      advance(&view, run, index, &at);
+      i += run;
     }
-    out->sums[piece] = sum;
+    out->sums[piece] = total.sum;
   }
-  out->digest = hash;
+  out->digest = total.digest;
 }
 
 // Of a device whose memory the host cannot see the elements are copied. The

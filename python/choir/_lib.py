@@ -33,10 +33,6 @@ class SpanKind:
     """choir_span_kind_t"""
     OP, COMM, WAIT, LOADER, PHASE, KIND_COUNT = range(6)
 
-class TraceDetail:
-    """choir_trace_detail_t"""
-    TENSOR, LAYER, STEP = range(3)
-
 class OpGradient:
     """choir_op_gradient_t"""
     GRAD, NO_GRAD, INTERNAL = range(3)

@@ -29,16 +29,11 @@ from choir._calls import (
     lib,
     ranged,
 )
-from choir._lib import (
-    DeviceOptions,
-    GpuInfo,
-    GpuPart,
-    TraceDetail,
-    TraceOptions,
-)
+from choir._lib import DeviceOptions, GpuInfo, GpuPart, TraceOptions
 from choir._sections import deferred, lock
 
 _told_cpu = False
+_TRACE_DETAILS = ("tensor", "layer", "step")  # choir_trace_detail_t
 
 
 def _local_workers() -> int:
@@ -251,12 +246,7 @@ class Device:
         launcher or DistOpt says. Models run without graphs meanwhile, but for
         "step". NotFoundError: the file cannot be written.
         """
-        details = {
-            "tensor": TraceDetail.TENSOR,
-            "layer": TraceDetail.LAYER,
-            "step": TraceDetail.STEP,
-        }
-        if detail not in details:
+        if detail not in _TRACE_DETAILS:
             raise ValueError(
                 f"detail is {detail!r}; tensor, layer or step is needed"
             )
@@ -265,7 +255,9 @@ class Device:
 
             rank = _comm.known_rank()
         options = TraceOptions(
-            os.fsencode(path), ranged(rank, "the rank", 32), details[detail]
+            os.fsencode(path),
+            ranged(rank, "the rank", 32),
+            _TRACE_DETAILS.index(detail),
         )
         with lock, deferred():
             check(lib.trace_start(self.handle, ctypes.byref(options)))

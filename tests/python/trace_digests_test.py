@@ -13,7 +13,7 @@ import numpy as np
 
 import ranks
 from choir import NotFoundError, StateError, UnavailableError
-from choir import autograd, device, dist, opt, tensor
+from choir import autograd, dist, opt, tensor
 from choir.__main__ import main
 from small_models import DEV, made, samples
 
