@@ -44,6 +44,7 @@ struct choir__trace_s {
   FILE* file;
   // Over what follows, which threads share.
   pthread_mutex_t mutex;
+  int error;  // errno of the first write that failed
   int64_t step;
   int64_t records;  // of the step so far
   // CHOIR_TRACE_LAYER: of the records since the label changed.
@@ -61,7 +62,8 @@ static _Thread_local bool is_inside;
 
 // ---- Elements ----
 
-// One bit of a word changes its own digest's bits above and, folded, below.
+// Of one hash, other words give other results, and of one word other hashes: a
+// single difference is never lost.
 static uint64_t mix(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
   return hash ^ (hash >> 32);
@@ -213,9 +215,10 @@ static choir_status_t look(const choir__trace_t* trace, choir_stream_t* stream,
 
 // ---- Lines ----
 
-static choir_status_t cannot_write(const choir__trace_t* trace) {
+static choir_status_t cannot_write(choir__trace_t* trace) {
+  if (!trace->error) trace->error = errno;
   return CHOIR_ERROR(UNAVAILABLE, "trace: cannot write to %s: %s", trace->path,
-                     strerror(errno));
+                     strerror(trace->error));
 }
 
 // Without what would end a column or a line.
@@ -461,10 +464,9 @@ choir_status_t choir_trace_stop(choir_device_t* device) {
   if (!trace) return NULL;
   device->trace = NULL;
   choir_status_t status = end_layer(trace);
-  const bool is_broken = ferror(trace->file);
   const bool is_closed = fclose(trace->file) == 0;
   trace->file = NULL;
-  if (!status && (is_broken || !is_closed)) status = cannot_write(trace);
+  if (!status && (trace->error || !is_closed)) status = cannot_write(trace);
   destroy(trace);
   return status;
 }
@@ -473,8 +475,7 @@ void choir_trace_set_step(choir_device_t* device, int64_t step) {
   choir__trace_t* trace = device->trace;
   if (!trace || trace->step == step) return;
   pthread_mutex_lock(&trace->mutex);
-  // A failure is noticed at the next line, as the file's mark stays.
-  choir_status_free(end_layer(trace));
+  choir_status_free(end_layer(trace));  // a failure is told by stop
   trace->step = step;
   trace->records = 0;
   pthread_mutex_unlock(&trace->mutex);
