@@ -25,7 +25,8 @@ typedef struct summary_s {
   int32_t ndim;
   int64_t shape[CHOIR_MAX_NDIM];
   uint64_t digest;
-  int32_t count;  // of sums
+  double magnitude;  // the sum of absolute values
+  int32_t count;     // of sums
   double sums[PIECES];
 } summary_t;
 
@@ -69,10 +70,11 @@ static uint64_t mix(uint64_t hash, uint64_t word) {
   return hash ^ (hash >> 32);
 }
 
-// The digest and the sum of what was looked at so far.
+// Of what was looked at so far.
 typedef struct total_s {
   uint64_t digest;
   double sum;
+  double magnitude;
 } total_t;
 
 // Any NaN counts as the quiet one of zeros.
@@ -116,6 +118,7 @@ static void add_run(const char* data, int64_t stride, int64_t count,
     total->digest = mix(total->digest,
                         isnan(value) ? quiet_nan(dtype) : bits_of(data, dtype));
     total->sum += value;
+    total->magnitude += fabs(value);
   }
 }
 
@@ -131,6 +134,7 @@ static void add_f32_run(const char* data, int64_t stride, int64_t count,
     if ((bits & 0x7FFFFFFF) > 0x7F800000) bits = 0x7FC00000;
     local.digest = mix(local.digest, bits);
     local.sum += value;
+    local.magnitude += fabs((double)value);
   }
   *total = local;
 }
@@ -185,6 +189,7 @@ static void summarize(const choir_view_t* given, const char* data,
     out->sums[piece] = total.sum;
   }
   out->digest = total.digest;
+  out->magnitude = total.magnitude;
 }
 
 // Of a device whose memory the host cannot see the elements are copied. The
@@ -228,6 +233,9 @@ static void set_text(char text[NAME_BYTES], const char* from) {
     if ((unsigned char)*c < ' ') *c = ' ';
 }
 
+// A NaN could be printed with a sign.
+static double not_signed(double value) { return isnan(value) ? NAN : value; }
+
 // Under the lock. summary NULL: the record has no operand.
 static choir_status_t write_line(choir__trace_t* trace, const place_t* place,
                                  const summary_t* summary) {
@@ -249,15 +257,10 @@ static choir_status_t write_line(choir__trace_t* trace, const place_t* place,
   PUT("\t");
   if (summary) PUT("%016" PRIx64, summary->digest);
   PUT("\t");
-  for (int32_t k = 0; summary && k < summary->count; ++k) {
-    // Printed, a NaN could have a sign.
-    const double sum = summary->sums[k];
-    PUT(k ? " " : "");
-    if (isnan(sum))
-      PUT("nan");
-    else
-      PUT("%.17g", sum);
-  }
+  if (summary) PUT("%.6g", not_signed(summary->magnitude));
+  PUT("\t");
+  for (int32_t k = 0; summary && k < summary->count; ++k)
+    PUT("%s%.17g", k ? " " : "", not_signed(summary->sums[k]));
   PUT("\n");
 #undef PUT
   return fwrite(line, 1, used, trace->file) == used ? NULL

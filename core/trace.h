@@ -24,13 +24,14 @@ extern "C" {
 // record reads it.
 //
 // A line is: step, number of the record in the step, op, label, operand, dtype,
-// shape, digest, sums; with tabs between them. Operands are "source 0" and
-// "before 0" (a result that the record adds to), as they were before the
+// shape, digest, magnitude, sums; with tabs between them. Operands are "source
+// 0" and "before 0" (a result that the record adds to), as they were before the
 // record, and "result 0" or "result NAME" as they were after it. A record of
 // which no operand is known has one line, which ends in empty columns. The
 // digest is of the elements in logical order, so strides do not matter, and
-// each NaN is the same one. The sums are of 32 equal pieces of the elements, or
-// the elements where they are fewer, as f64. The first line names the format.
+// each NaN is the same one. The magnitude is the sum of absolute values; the
+// sums are of 32 equal pieces of the elements, or the elements where they are
+// fewer, all as f64. The first line names the format.
 //
 // Threads: start and stop while nobody else uses the device. Records of several
 // threads are traced, but in an order that may be another one in the next run.

@@ -14,7 +14,7 @@ from typing import BinaryIO, Iterator
 
 _FORMAT = "choir-trace"
 _VERSION = "1"
-_COLUMNS = 9
+_COLUMNS = 10
 
 
 class _Mistake(Exception):
@@ -31,6 +31,7 @@ class _Line:
     dtype: str
     shape: tuple[int, ...]
     digest: str
+    magnitude: float  # the sum of absolute values
     sums: list[str]
 
     def is_like(self, other: _Line, detail: str) -> bool:
@@ -119,11 +120,17 @@ class _Trace:
             if len(words) != _COLUMNS:
                 raise ValueError
             shape = tuple(int(size) for size in words[6].split(",") if size)
-            sums = words[8].split()
+            sums = words[9].split()
             for text in sums:
                 float(text)
             return _Line(
-                int(words[0]), int(words[1]), *words[2:6], shape, words[7], sums
+                int(words[0]),
+                int(words[1]),
+                *words[2:6],
+                shape,
+                words[7],
+                float(words[8] or 0),
+                sums,
             )
         except ValueError:
             raise _Mistake(
@@ -141,17 +148,14 @@ def _difference(a: str, b: str) -> float:
     return math.inf if math.isnan(size) else size
 
 
-def _largest(line: _Line) -> float:
-    return max((abs(float(text)) for text in line.sums), default=0.0)
-
-
 def _relative(a: _Line, b: _Line) -> float:
-    """The largest difference of two sums, by the largest sum there is."""
+    """The largest difference of two pieces' sums, by the magnitude that a piece
+    has on average: sums themselves may cancel."""
     worst = max(map(_difference, a.sums, b.sums), default=0.0)
-    scale = max(_largest(a), _largest(b))
+    scale = max(a.magnitude, b.magnitude) / max(len(a.sums), 1)
     if worst == 0:
         return 0.0
-    return worst / scale if math.isfinite(worst) and scale else math.inf
+    return worst / scale if math.isfinite(worst) and scale > 0 else math.inf
 
 
 def _index(shape: tuple[int, ...], element: int) -> str:
@@ -185,8 +189,8 @@ def _values(a: _Line, b: _Line) -> str:
         place = f"the sum of elements {begin} to {end - 1} of {count}"
     size = _difference(a.sums[worst], b.sums[worst])
     return (
-        f"{differ} of {pieces} {what}s differ{'s' if differ == 1 else ''}, by at "
-        f"most {_relative(a, b):.2g} of the largest. The most: {place}: A "
+        f"{differ} of {pieces} {what}s differ{'s' if differ == 1 else ''}, by "
+        f"{_relative(a, b):.2g} of the mean magnitude at most: {place}: A "
         f"{a.sums[worst]}, B {b.sums[worst]}, difference {size:.9g}."
     )
 
@@ -254,8 +258,31 @@ class _Comparison:
                 self.result.largest = by
                 self.result.largest_at = a.place()
             return True
-        self._part(a, f"{_where(a, self.a.detail)}\n{_values(a, b)}")
+        self._part(a, f"{self._where(a)}\n{_values(a, b)}")
         return False
+
+    def _where(self, line: _Line) -> str:
+        """What the first difference means."""
+        text = f"The runs part at {line.place()}."
+        kind = line.operand.partition(" ")[0]
+        equal = "within the tolerance" if self.result.passed else "equal"
+        if self.a.detail == "step":
+            return text + " Trace with detail layer or tensor to see where."
+        if self.a.detail == "layer":
+            return (
+                f"{text} Everything before it is {equal}. Trace with detail "
+                "tensor to see the op."
+            )
+        if kind in ("source", "before"):
+            return (
+                f"{text} It differs before the op reads it, and all results so "
+                f"far are {equal}: a batch, the host or something else that is "
+                "no record wrote it."
+            )
+        return (
+            f"{text} All that was read is {equal}: it is this op that made "
+            "something else."
+        )
 
     def _end(self, line_a, line_b, last) -> None:
         shorter, letter = (self.a, "A") if line_a is None else (self.b, "B")
@@ -268,31 +295,6 @@ class _Comparison:
             else "before the first record"
         )
         self._part(line, f"{letter} {how} {after}; the other goes on.")
-
-
-def _where(line: _Line, detail: str) -> str:
-    """What the first difference means."""
-    text = f"The runs part at {line.place()}."
-    kind = line.operand.partition(" ")[0]
-    if detail == "step":
-        return text + " Trace with detail layer or tensor to see where."
-    if detail == "layer":
-        return (
-            text + " Everything before it is equal. Trace with detail tensor "
-            "to see the op."
-            if kind == "results"
-            else text
-        )
-    if kind in ("source", "before"):
-        return (
-            text + " It differs before the op reads it, and all results so "
-            "far are equal: a batch, the host or something else that is no "
-            "record wrote it."
-        )
-    return (
-        text + " All that was read is equal: it is this op that made something "
-        "else."
-    )
 
 
 def _ranks(path: str) -> int:
@@ -340,13 +342,14 @@ def _compare(options: argparse.Namespace) -> int:
         worst = max(results, key=lambda result: result.largest)
         print(
             f"Passed over: {passed} operands with other digests, at most "
-            f"{worst.largest:.2g} of the largest sum ({worst.largest_at})."
+            f"{worst.largest:.2g} of the mean magnitude ({worst.largest_at})."
         )
     parted = [r for r in range(both) if results[r].where]
     of_ranks = f" of each of {both} ranks" if both > 1 else ""
     if not parted:
         print(
-            f"Equal: {results[0].steps} steps, {results[0].records} "
+            f"Equal{' within the tolerance' if passed else ''}: "
+            f"{results[0].steps} steps, {results[0].records} "
             f"records{of_ranks}."
         )
         return 0
@@ -374,8 +377,9 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=0.0,
         metavar="R",
-        help="pass over results of which no piece's sum differs by more than R "
-        "times the largest sum: for other machines, which round otherwise",
+        help="pass over operands of which no piece's sum differs by more than R "
+        "times the mean magnitude of a piece: for other machines, which round "
+        "otherwise",
     )
     return parser
 

@@ -34,7 +34,17 @@ Words Split(const std::string& text, char end) {
   return words;
 }
 
-enum Column { kStep, kNumber, kOp, kLabel, kOperand, kDtype, kShape, kDigest };
+enum Column {
+  kStep,
+  kNumber,
+  kOp,
+  kLabel,
+  kOperand,
+  kDtype,
+  kShape,
+  kDigest,
+  kMagnitude
+};
 
 class TraceTest : public ::testing::TestWithParam<const char*> {
  protected:
@@ -129,7 +139,8 @@ TEST_P(TraceTest, HasWhatRecordsReadAndWrote) {
   const std::vector<Words> lines = Lines();
   ASSERT_EQ(lines.size(), 6u);
   const std::vector<std::string> threes(8, "3"), sevens(8, "7");
-  EXPECT_EQ(lines[0].size(), 9u);
+  EXPECT_EQ(lines[0].size(), 10u);
+  EXPECT_EQ(lines[0][kMagnitude], "24");
   EXPECT_EQ(Words(lines[0].begin(), lines[0].begin() + kDigest),
             (Words{"0", "0", "fill/test", "", "result 0", "i64", "8"}));
   EXPECT_EQ(Split(lines[0].back(), ' '), threes);
@@ -156,7 +167,7 @@ TEST_P(TraceTest, ADigestIsOfTheElementsInLogicalOrder) {
   // Repeated elements, and none.
   EXPECT_EQ(Note(CHOIR_DTYPE_F32, rows, {2, 2}, {0, 1}).back(), "1 2 1 2");
   EXPECT_EQ(Note(CHOIR_DTYPE_F32, rows, {}).back(), "1");
-  EXPECT_EQ(Note(CHOIR_DTYPE_F32, rows, {0, 4}).size(), 8u);
+  EXPECT_EQ(Note(CHOIR_DTYPE_F32, rows, {0, 4})[kMagnitude], "0");
 }
 
 TEST_P(TraceTest, OneBitIsAnotherDigest) {

@@ -16,8 +16,9 @@ def line(step, record, op, operand, values, label="", shape=None, digest=None):
     shape = str(len(values)) if shape is None else shape
     digest = digest or "%016x" % (hash(tuple(values)) & (2**64 - 1))
     sums = " ".join(map(str, values))
-    words = [step, record, op, label, operand, "f32", shape, digest, sums]
-    return "\t".join(map(str, words)) + "\n"
+    magnitude = sum(abs(float(value)) for value in values)
+    words = [step, record, op, label, operand, "f32", shape, digest, magnitude]
+    return "\t".join(map(str, [*words, sums])) + "\n"
 
 
 def record(step, number, source, result, op="linear", label="fc"):
@@ -109,7 +110,7 @@ class CompareTest(unittest.TestCase):
             "(3,). All that was read is equal: it is this op that made"
         )
         self.assertIn(
-            "1 of 3 elements differs, by at most 0.2 of the largest. The most: "
+            "1 of 3 elements differs, by 0.4 of the mean magnitude at most: "
             "element [1]: A 2, B 2.5, difference 0.5.",
             text,
         )
@@ -136,8 +137,8 @@ class CompareTest(unittest.TestCase):
             )
         text = self.parted("result 0, f32 (64, 100)")
         self.assertIn(
-            "2 of 32 pieces differ, by at most 1.3 of the largest. The most: the "
-            "sum of elements 1400 to 1599 of 6400: A 0.5, B -0.5, difference 1.",
+            "2 of 32 pieces differ, by 2 of the mean magnitude at most: the sum of "
+            "elements 1400 to 1599 of 6400: A 0.5, B -0.5, difference 1.",
             text,
         )
 
@@ -191,12 +192,15 @@ class CompareTest(unittest.TestCase):
         self.write_run("b", run)
         self.parted("at step 0, record 0:")
         text = self.parted("at step 2, record 1:", "--tolerance", "1e-5")
+        self.assertIn("All that was read is within the tolerance: ", text)
         self.assertRegex(
-            text, r"Passed over: \d+ operands with other digests, at most 1e-07"
+            text,
+            r"Passed over: \d+ operands with other digests, at most 3e-07 of",
         )
-        status, text = self.compare("--tolerance", "0.3")
+        status, text = self.compare("--tolerance", "0.5")
         self.assertEqual(status, 0)
-        self.assertIn("at most 0.25 of the largest sum (step 2,", text)
+        self.assertIn("Equal within the tolerance: 3 steps, ", text)
+        self.assertIn("at most 0.4 of the mean magnitude (step 2,", text)
 
     def test_no_tolerance_hides_a_nan(self):
         for name, value in (("a", 1.0), ("b", "nan")):
@@ -277,8 +281,10 @@ class CompareTest(unittest.TestCase):
         self.write_run("a", run_of(), "layer")
         self.mistaken("has detail layer and ")
         self.write_run("a", run_of())
-        no_number = line(0, 0, "relu", "result 0", ["x"])
-        for wrong in ("word\n", no_number, "a" + "\t" * 8 + "\n"):
+        no_number = line(0, 0, "relu", "result 0", [1]).replace(
+            "\t1\n", "\tx\n"
+        )
+        for wrong in ("word\n", no_number, "a" + "\t" * 9 + "\n"):
             self.write("a", wrong)
             self.mistaken("a: line ")
 
