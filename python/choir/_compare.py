@@ -155,7 +155,8 @@ def _relative(a: _Line, b: _Line) -> float:
     scale = max(a.magnitude, b.magnitude) / max(len(a.sums), 1)
     if worst == 0:
         return 0.0
-    return worst / scale if math.isfinite(worst) and scale > 0 else math.inf
+    is_measured = math.isfinite(worst) and math.isfinite(scale) and scale > 0
+    return worst / scale if is_measured else math.inf
 
 
 def _index(shape: tuple[int, ...], element: int) -> str:
@@ -242,11 +243,16 @@ class _Comparison:
     def _passes(self, line_a: bytes, line_b: bytes) -> bool:
         a, b = self.a.parse(line_a), self.b.parse(line_b)
         if not a.is_like(b, self.a.detail):
+            hint = (
+                " Of two versions of a program compare traces of detail layer "
+                "or step."
+                if self.a.detail == "tensor"
+                else ""
+            )
             self._part(
                 min(a, b, key=lambda line: (line.step, line.record)),
                 "The programs are not the same from here on: A has "
-                f"{a.place()}; B has {b.place()}. Of two versions of a program "
-                "compare traces of detail layer or step.",
+                f"{a.place()}; B has {b.place()}.{hint}",
             )
             return False
         if a.digest == b.digest:
