@@ -68,7 +68,7 @@ choir_status_t choir__onnx_join_layers(choir_onnx_t* onnx) {
     if (graph->nodes[i].slice) return NULL;
   const size_t room = (size_t)graph->place_count + 1;
   uint8_t* flags = calloc(room, sizeof *flags);
-  const choir__onnx_node_t** products = calloc(room, sizeof *products);
+  const choir__onnx_node_t** products = calloc(room, sizeof(void*));
   choir_status_t status = NULL;
   if (!flags || !products)
     status = CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for the graph");

@@ -15,7 +15,7 @@ DEBIAN_FRONTEND=noninteractive ./bootstrap apt-get install -qq -y \
 bazel test --noshow_progress --color=no \
   //tests/conformance:op_suite_cpu //tests/conformance:grad_suite_cpu \
   //tests/conformance:comm_suite_shm //tests/conformance:comm_suite_mpi \
-  //tests/tensor:cpu_kernels_test //tests/tensor:dnnl_matmul_test \
+  //tests/tensor:cpu_kernels_test //tests/tensor:cpu_product_test \
   //tests/tensor:dnnl_matmul_avx2_test //tests/tensor:dnnl_plans_test \
   //tests/tensor:host_threads_test //tests/dist:comm_mpi_test \
   //tests/python:dist_test //tests/install:install_test
