@@ -16,8 +16,8 @@ bazel test --noshow_progress --color=no \
   //tests/conformance:op_suite_cpu //tests/conformance:grad_suite_cpu \
   //tests/conformance:comm_suite_shm //tests/conformance:comm_suite_mpi \
   //tests/tensor:cpu_kernels_test //tests/tensor:cpu_product_test \
-  //tests/tensor:dnnl_matmul_avx2_test //tests/tensor:dnnl_plans_test \
-  //tests/tensor:host_threads_test //tests/dist:comm_mpi_test \
+  //tests/tensor:dnnl_plans_test //tests/tensor:host_threads_test \
+  //tests/dist:comm_mpi_test \
   //tests/python:dist_test //tests/install:install_test
 # By themselves: beside suites that compute, Open MPI 5 does not get to its messages
 # within the deadlines of these.
