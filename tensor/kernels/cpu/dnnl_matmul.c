@@ -107,17 +107,17 @@ static choir_status_t run(const matmul_t* g, void* const* operands,
   return choir__dnnl_run(&key, build, g, stream, operands);
 }
 
-// Of bf16 and a result with one column oneDNN 3 (3.7.2) takes the elements for
-// neighbours, whatever their stride, and so of b's. Of an odd number of terms
-// it pairs the last with what lies behind it and multiplies that by zero, which
-// is NaN if a NaN or an infinity lies there.
+// Of a result with one column oneDNN 3 (3.7.2) takes the elements for
+// neighbours, whatever their stride, and so of b's. Of bf16 and an odd number
+// of terms it pairs the last with what lies behind it and multiplies that by
+// zero, which is NaN if a NaN or an infinity lies there.
 static bool fits(const choir_record_t* record,
                  const choir__product_t* product) {
   if (!choir__dnnl_takes_dtypes(record)) return false;
-  if (choir_record_src(record, 0)->dtype == CHOIR_DTYPE_F32)
-    return !choir__has_fma();
-  return (product->c.transposed ? product->m : product->n) > 1 &&
-         product->k % 2 == 0;
+  if ((product->c.transposed ? product->m : product->n) == 1) return false;
+  return choir_record_src(record, 0)->dtype == CHOIR_DTYPE_F32
+             ? !choir__has_fma()
+             : product->k % 2 == 0;
 }
 
 static void* matrix_at(const choir_view_t* view, const choir_view_t* dst,
