@@ -78,8 +78,8 @@ typedef struct choir__onnx_node_s {
   // It and the node before it as one, and the value between them; NULL: none.
   struct choir__onnx_node_s* joined;
   int32_t between;
-  bool is_joined;                   // that one runs
-  struct choir__onnx_memo_s* memo;  // NULL: nothing is kept of it
+  bool is_joined;            // that one runs
+  choir__onnx_memo_t* memo;  // NULL: nothing is kept of it
 } choir__onnx_node_t;
 
 // A body takes some values from the graph around it.

@@ -24,7 +24,8 @@ struct Net {
   choir_layer_t* layers[4];
 };
 
-// So many channels that oneDNN takes the weights in an order of its own.
+// So many channels, and samples, that kernels take the weights in an order of
+// their own.
 void Define(choir_model_t* model, void* self) {
   choir_layer_t** layers = static_cast<Net*>(self)->layers;
   choir_conv2d_config_t conv = {CHOIR_CONFIG_DEFAULTS(CHOIR_CONV2D_FIELDS)};
@@ -105,11 +106,15 @@ class KeptWeightsTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     device_ = MakeDevice(GetParam());
-    std::vector<float> pixels(2 * 32 * 64);
+    constexpr int64_t kSamples = 17;
+    std::vector<float> pixels(kSamples * 32 * 64);
     for (size_t i = 0; i < pixels.size(); ++i)
       pixels[i] = static_cast<float>(i * 37 % 101) / 101 - 0.5f;
-    x_ = Make(device_.get(), Shape{2, 32, 8, 8}, pixels);
-    y_ = Make(device_.get(), Shape{2}, std::vector<int32_t>{1, 3});
+    x_ = Make(device_.get(), Shape{kSamples, 32, 8, 8}, pixels);
+    std::vector<int32_t> labels(kSamples);
+    for (size_t i = 0; i < labels.size(); ++i)
+      labels[i] = static_cast<int32_t>(i * 3 % 5);
+    y_ = Make(device_.get(), Shape{kSamples}, labels);
   }
   // Several times what eager predictions of a model are that never predicted
   // before and has the same parameters.

@@ -66,7 +66,7 @@ const Sizes kSizes[] = {
     {16, 288, 300},
     {17, 288, 300},
     {5, 63, 257},
-    // Ends of strips, panels and blocks.
+    // Ends of strips and panels.
     {33, 65, 700},
     {201, 17, 513},
     {129, 301, 65},
@@ -77,6 +77,11 @@ const Sizes kSizes[] = {
     {1, 1, 1},
     {2, 3, 5},
     {8, 32, 1},
+    // Blocks: of terms; of these and rows, which are packed where they are
+    // transposed; of these and columns.
+    {20, 40, 3100},
+    {80, 290, 1601},
+    {26, 700, 1601},
     // Batches: threads share the products, or, of fewer, each of them.
     {64, 64, 32, 6},
     {33, 65, 70, 5},

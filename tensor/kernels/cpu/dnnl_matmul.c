@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul and linear of bf16 by oneDNN's matmul; those of f32 are
-// cpu_product.c's.
+// matmul and linear of bf16 by oneDNN's matmul. Those of f32 are
+// cpu_product.c's, but where fmaf is no instruction.
 #include <string.h>
 
 #include "tensor/kernels/cpu/cpu_internal.h"
