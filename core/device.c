@@ -153,6 +153,15 @@ choir_status_t choir_device_create(const char* name,
   device->threads = chosen.threads;
   device->pool = pool;
   device->stream = NULL;
+  device->kernels = chosen.reproducible ? device->vtable->reproducible_kernels
+                                        : device->vtable->kernels;
+  if (!device->kernels) {
+    destroy_device(device);
+    return CHOIR_ERROR(UNIMPLEMENTED,
+                       "choir_device_create: %s has no kernels whose bits are "
+                       "the same everywhere; needs cpu",
+                       name);
+  }
   choir_stream_t* stream = NULL;
   status = device->vtable->stream_create(device, CHOIR_STREAM_COMPUTE, &stream);
   if (status) {
@@ -182,7 +191,7 @@ const char* choir_device_name(const choir_device_t* device) {
 }
 
 const char* choir_device_kernels(const choir_device_t* device) {
-  return device->vtable->kernels;
+  return device->kernels;
 }
 
 int32_t choir_device_threads(const choir_device_t* device) {

@@ -39,6 +39,11 @@ typedef struct choir_device_options_s {
   uint64_t seed;
   // cuda only: the GPU's number (core/gpu.h).
   int32_t index;
+  // Ops run by kernels whose bits follow from the problem alone, not from
+  // threads, batches or the processor, and by references where there are none
+  // (docs/reproducible.md). UNIMPLEMENTED for a device that has no such
+  // kernels.
+  bool reproducible;
 } choir_device_options_t;
 
 // Makes the device called `name` ("cpu", "cuda", ...; see
@@ -52,8 +57,8 @@ CHOIR_API void choir_device_retain(choir_device_t* device);
 CHOIR_API void choir_device_release(choir_device_t* device);
 
 CHOIR_API const char* choir_device_name(const choir_device_t* device);
-// Which kernels fit: "cpu", "cuda"; "none" for a device whose ops all run as
-// the host reference.
+// Which kernels fit: "cpu", "cuda"; "defined" for a reproducible CPU, "none"
+// for a device whose ops all run as the host reference.
 CHOIR_API const char* choir_device_kernels(const choir_device_t* device);
 CHOIR_API int32_t choir_device_threads(const choir_device_t* device);
 // True when the host may read and write buffers through choir_buffer_data.

@@ -29,7 +29,9 @@ extern "C" {
 
 typedef struct choir_device_vtable_s {
   const char* kernels;  // see choir_device_kernels
-  bool is_host;         // host may touch buffer memory
+  // Of a reproducible device; NULL: it cannot be one.
+  const char* reproducible_kernels;
+  bool is_host;  // host may touch buffer memory
 
   // Required. Frees the device struct and what it holds.
   void (*destroy)(choir_device_t* device);
@@ -78,6 +80,7 @@ struct choir_device_s {
   const choir_device_vtable_t* vtable;
   const char* name;
   int32_t threads;
+  const char* kernels;
   choir_pool_t* pool;      // host memory for objects (and buffers on the CPU)
   choir_stream_t* stream;  // the compute stream; holds no reference back
   choir__trace_t* trace;   // NULL: none runs

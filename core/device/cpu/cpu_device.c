@@ -160,6 +160,7 @@ static void cpu_destroy(choir_device_t* device) {
 
 static const choir_device_vtable_t cpu_vtable = {
     .kernels = "cpu",
+    .reproducible_kernels = "defined",
     .is_host = true,
     .destroy = cpu_destroy,
     .alloc = cpu_alloc,

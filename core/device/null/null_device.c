@@ -142,6 +142,7 @@ static void null_destroy(choir_device_t* device) {
 
 static const choir_device_vtable_t null_vtable = {
     .kernels = "none",
+    .reproducible_kernels = "none",
     .is_host = false,
     .destroy = null_destroy,
     .alloc = null_alloc,

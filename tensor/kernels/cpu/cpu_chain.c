@@ -64,5 +64,7 @@ static choir_status_t chain_run(const choir_record_t* record,
   return NULL;
 }
 
-const choir__chain_kernel_t choir__cpu_chain = {
-    {.name = "chain/cpu", .run = chain_run, .cost = choir__cost_bytes}, NULL};
+#define CHAIN \
+  { {.name = "chain/cpu", .run = chain_run, .cost = choir__cost_bytes}, NULL }
+const choir__chain_kernel_t choir__cpu_chain = CHAIN;
+const choir__chain_kernel_t choir__defined_chain = CHAIN;

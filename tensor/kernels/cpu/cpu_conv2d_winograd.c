@@ -256,53 +256,28 @@ typedef struct form_key_s {
   filters_t strides;
 } form_key_t;
 
-// The transformed filters: kept ones, or in memory of the pool.
-typedef struct form_s {
-  choir__packed_t* packed;  // NULL: not kept
-  void* copy;
-  size_t bytes;
-} form_t;
-
 static choir_status_t take_form(const choir__conv_t* conv,
                                 choir_stream_t* stream, winograd_t* p,
-                                form_t* form) {
-  const choir_record_t* record = conv->record;
-  const choir_allocator_t pool =
-      choir_device_allocator(choir_stream_device(stream));
-  form->bytes = (size_t)transformed_floats(p) * sizeof(float);
-  if (!record->is_part) {
-    form_key_t key;
-    memset(&key, 0, sizeof(key));
-    key.kernel = record->kernel;
-    key.offset = conv->w->offset;
-    key.sizes[0] = p->in.channels;
-    key.sizes[1] = p->out.channels;
-    key.strides = p->filters;
-    key.strides.data = NULL;
-    CHOIR_TRY(choir__packed_take(conv->w->buffer, &key, sizeof(key),
-                                 form->bytes, &form->packed));
-  }
-  if (!form->packed) {
-    form->copy = pool.alloc(pool.self, form->bytes, 64);
-    if (!form->copy)
-      return CHOIR_ERROR(OUT_OF_MEMORY, "transformed filters: no %zu bytes",
-                         form->bytes);
-  }
-  p->transformed = form->packed ? choir__packed_data(form->packed) : form->copy;
-  if (form->packed && choir__packed_is_kept(form->packed)) return NULL;
+                                choir__form_t* form) {
+  form_key_t key;
+  memset(&key, 0, sizeof(key));
+  key.kernel = conv->record->kernel;
+  key.offset = conv->w->offset;
+  key.sizes[0] = p->in.channels;
+  key.sizes[1] = p->out.channels;
+  key.strides = p->filters;
+  key.strides.data = NULL;
+  CHOIR_TRY(choir__form_take(conv->record, conv->w->buffer, &key, sizeof(key),
+                             (size_t)transformed_floats(p) * sizeof(float),
+                             stream, form));
+  p->transformed = form->data;
+  if (form->is_filled) return NULL;
   choir__cpu_parallel(choir__cpu_threads(stream), panels_of(p) * p->in.channels,
                       CHOIR__CPU_GRAIN / POINTS / CHOIR__PANEL,
                       transform_filters, p);
   if (form->packed && !is_odd(p))
     choir__packed_keep(conv->w->buffer, form->packed);
   return NULL;
-}
-
-static void give_form(const form_t* form, choir_stream_t* stream) {
-  const choir_allocator_t pool =
-      choir_device_allocator(choir_stream_device(stream));
-  choir__packed_release(form->packed);
-  if (form->copy) pool.free(pool.self, form->copy, form->bytes, 64);
 }
 
 // What is added to cannot be made again, so its sources are looked at first;
@@ -319,7 +294,7 @@ static choir_status_t run_image(const choir__conv_t* conv,
     choir__cpu_parallel(
         choir__cpu_threads(stream), from.view.shape[0] * p.in.height,
         CHOIR__CPU_GRAIN / (p.in.width * p.in.channels), scan_image, &p);
-  form_t form = {.packed = NULL};
+  choir__form_t form = {.packed = NULL};
   choir_status_t status = take_form(conv, stream, &p, &form);
   const size_t scratch =
       (size_t)(POINTS * (image_step(&p) + PANEL_STEP)) * sizeof(float);
@@ -327,7 +302,7 @@ static choir_status_t run_image(const choir__conv_t* conv,
     status = choir__cpu_parallel_scratch(stream,
                                          (p.tiles + ROW_TILES - 1) / ROW_TILES,
                                          1, scratch, convolve, &p);
-  give_form(&form, stream);
+  choir__form_give(&form, stream);
   choir__pixels_give(&from, stream);
   return status;
 }

@@ -200,6 +200,38 @@ void choir__floats_give(choir__floats_t* floats, choir_stream_t* stream) {
   floats->copy = NULL;
 }
 
+choir_status_t choir__form_take(const choir_record_t* record,
+                                choir_buffer_t* buffer, const void* key,
+                                size_t key_bytes, size_t bytes,
+                                choir_stream_t* stream,
+                                choir__form_t* out_form) {
+  *out_form = (choir__form_t){.bytes = bytes};
+  if (!record->is_part)
+    CHOIR_TRY(
+        choir__packed_take(buffer, key, key_bytes, bytes, &out_form->packed));
+  if (out_form->packed) {
+    out_form->data = choir__packed_data(out_form->packed);
+    out_form->is_filled = choir__packed_is_kept(out_form->packed);
+    return NULL;
+  }
+  const choir_allocator_t pool =
+      choir_device_allocator(choir_stream_device(stream));
+  out_form->data = out_form->copy = pool.alloc(pool.self, bytes, 64);
+  return out_form->copy ? NULL
+                        : CHOIR_ERROR(OUT_OF_MEMORY,
+                                      "a source's form: no %zu bytes", bytes);
+}
+
+void choir__form_give(choir__form_t* form, choir_stream_t* stream) {
+  choir__packed_release(form->packed);
+  form->packed = NULL;
+  if (!form->copy) return;
+  const choir_allocator_t pool =
+      choir_device_allocator(choir_stream_device(stream));
+  pool.free(pool.self, form->copy, form->bytes, 64);
+  form->copy = NULL;
+}
+
 // ---- Cast ----
 
 // How a cast adds to its destination; the small floats would need a rounding

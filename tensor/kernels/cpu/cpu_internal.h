@@ -197,6 +197,22 @@ choir_status_t choir__floats_take(const choir_view_t* view,
                                   choir__floats_t* out_floats) CHOIR_NODISCARD;
 void choir__floats_give(choir__floats_t* floats, choir_stream_t* stream);
 
+// What a kernel makes of a source for itself (core/packed_backend.h): a form
+// that is kept beside the buffer, or else memory of the device's pool.
+typedef struct choir__form_s {
+  choir__packed_t* packed;  // NULL: not kept
+  void* data;
+  void* copy;
+  size_t bytes;
+  bool is_filled;  // before, by an earlier run
+} choir__form_t;
+choir_status_t choir__form_take(const choir_record_t* record,
+                                choir_buffer_t* buffer, const void* key,
+                                size_t key_bytes, size_t bytes,
+                                choir_stream_t* stream, choir__form_t* out_form)
+    CHOIR_NODISCARD;
+void choir__form_give(choir__form_t* form, choir_stream_t* stream);
+
 #ifdef __cplusplus
 }
 #endif

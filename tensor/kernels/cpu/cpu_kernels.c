@@ -8,6 +8,16 @@ static const choir_op_kernel_t* const kernels[] = {
 
 const choir_kernel_table_t choir_kernel_table_cpu = {"cpu", kernels, NULL};
 
+// Those of reproducible devices.
+static const choir_op_kernel_t* const defined_kernels[] = {
+#define CHOIR__CPU_KERNEL(OP, kernel) &choir__cpu_##kernel,
+#define CHOIR__CPU_LOOSE(OP, kernel)
+#include "tensor/kernels/kernels.def"
+    NULL};
+
+const choir_kernel_table_t choir_kernel_table_defined = {"defined",
+                                                         defined_kernels, NULL};
+
 // Every op has a kernel or is a known gap. A second line of the same kind says
 // the same again; of the other kind, it contradicts; and what has none is
 // unknown below.

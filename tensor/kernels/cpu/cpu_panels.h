@@ -14,6 +14,41 @@ enum { CHOIR__PANEL = 32 };  // floats
 // What sums begin with that go on from nothing.
 static const float choir__panel_zeros[CHOIR__PANEL] = {0};
 
+typedef float choir__panel_f32_t __attribute__((vector_size(16), aligned(4)));
+typedef double choir__panel_f64_t __attribute__((vector_size(32)));
+typedef int64_t choir__panel_i64_t __attribute__((vector_size(32)));
+typedef uint64_t choir__panel_u64_t __attribute__((vector_size(32)));
+
+// a b + c, rounded once, for processors that have it, and for those without:
+// the product is exact as a double; a sum that is not is rounded to odd (Boldo
+// and Melquiond, "Emulation of FMA and Correctly Rounded Sums", 2008), so that
+// rounding it to f32 is as if it were.
+static inline choir__panel_f32_t choir__panel_fma(choir__panel_f32_t a,
+                                                  choir__panel_f32_t b,
+                                                  choir__panel_f32_t c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  for (int i = 0; i < 4; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+#else
+  const choir__panel_f64_t term =
+      __builtin_convertvector(c, choir__panel_f64_t);
+  const choir__panel_f64_t product =
+      __builtin_convertvector(a, choir__panel_f64_t) *
+      __builtin_convertvector(b, choir__panel_f64_t);
+  const choir__panel_f64_t sum = product + term, back = sum - product;
+  const choir__panel_f64_t left = (product - (sum - back)) + (term - back);
+  choir__panel_i64_t bits = (choir__panel_i64_t)sum;
+  const choir__panel_i64_t is_even = (bits & 1) - 1;
+  const choir__panel_i64_t is_inexact = (left > 0) | (left < 0);
+  // The next double on the side of what is left.
+  const choir__panel_u64_t differ =
+      ((choir__panel_u64_t)left ^ (choir__panel_u64_t)bits) >> 63;
+  const choir__panel_i64_t step = 1 - 2 * (choir__panel_i64_t)differ;
+  bits += step & is_even & is_inexact;
+  return __builtin_convertvector((choir__panel_f64_t)bits, choir__panel_f32_t);
+#endif
+}
+
 static inline int64_t choir__panel_columns(int64_t columns) {
   return (columns + CHOIR__PANEL - 1) / CHOIR__PANEL * CHOIR__PANEL;
 }

@@ -41,7 +41,8 @@ typedef struct product_s {
   int64_t ldc;
   const float* from;  // NULL: zeros; may be c
   int64_t from_row;
-  const float* kept;  // all of b in panels of k rows; NULL: none
+  const float* kept;          // all of b in panels of k rows; NULL: none
+  const choir__made_t* made;  // in the place of a; NULL: none
   int64_t row_parts, column_parts;
 } product_t;
 
@@ -75,7 +76,8 @@ static bool is_direct(const product_t* p) {
 
 // Rows that lie side by side, unless all of them fit into a block.
 static bool packs_rows(const product_t* p) {
-  return p->a_step != 1 && p->n > 8 * CHOIR__PANEL && p->m * p->k > BLOCK_A;
+  return p->made ||
+         (p->a_step != 1 && p->n > 8 * CHOIR__PANEL && p->m * p->k > BLOCK_A);
 }
 
 // Of a thread: a block of the right factor, and one of the left.
@@ -117,6 +119,15 @@ static void pack_rows(const product_t* p, piece_t* piece, float* to) {
 }
 
 static void take_rows(const product_t* p, piece_t* piece, float* scratch) {
+  if (p->made) {
+    p->made->make(p->made->self, piece->row, piece->rows, piece->first,
+                  piece->k, scratch);
+    piece->a = scratch;
+    piece->a_row = p->made->is_turned ? 1 : piece->k;
+    piece->a_step = p->made->is_turned ? piece->rows : 1;
+    piece->a_strip = STRIP * piece->a_row;
+    return;
+  }
   if (packs_rows(p)) {
     pack_rows(p, piece, scratch);
     return;
@@ -269,6 +280,23 @@ choir_status_t choir__cpu_product(const choir__product_t* product,
   return run_product(&p, stream);
 }
 
+choir_status_t choir__cpu_made_product(const choir__made_product_t* product,
+                                       choir_stream_t* stream) {
+  product_t p = {.m = product->m,
+                 .n = product->n,
+                 .k = product->k,
+                 .b = product->b,
+                 .b_row = product->b_row,
+                 .b_column = 1,
+                 .c = product->c,
+                 .ldc = product->ldc,
+                 .from = product->from,
+                 .from_row = product->from_row,
+                 .kept = product->is_packed ? product->b : NULL,
+                 .made = &product->a};
+  return run_product(&p, stream);
+}
+
 // ---- Kept panels ----
 
 typedef struct form_key_s {
@@ -324,8 +352,7 @@ static choir_status_t run_kept(const choir_record_t* record,
 
 static bool matmul_supports(const choir_record_t* record) {
   choir__product_t product;
-  return choir__has_fma() && choir__all_f32(record) &&
-         choir__matmul_product(record, &product);
+  return choir__all_f32(record) && choir__matmul_product(record, &product);
 }
 
 typedef struct batch_s {
@@ -385,8 +412,7 @@ CHOIR__CPU_OP_KERNEL(MATMUL, matmul, "cpu", matmul_run, matmul_supports)
 
 static bool linear_supports(const choir_record_t* record) {
   choir__product_t product;
-  return choir__has_fma() && choir__all_f32(record) &&
-         choir__linear_product(record, &product);
+  return choir__all_f32(record) && choir__linear_product(record, &product);
 }
 
 static choir_status_t linear_run(const choir_record_t* record,

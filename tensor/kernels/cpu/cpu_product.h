@@ -18,6 +18,33 @@ choir_status_t choir__cpu_product(const choir__product_t* product,
                                   bool adds, choir_stream_t* stream)
     CHOIR_NODISCARD;
 
+// A left factor that is made block by block.
+typedef struct choir__made_s {
+  // Rows row .. row + rows - 1 of terms first .. first + k - 1: element (r, i)
+  // to to[r * k + i], or where it is turned to to[i * rows + r].
+  void (*make)(const void* self, int64_t row, int64_t rows, int64_t first,
+               int64_t k, float* to);
+  const void* self;
+  bool is_turned;
+} choir__made_t;
+
+// c (m, n) = from + a b, as above; rows of c are ldc apart, those of `from`,
+// which may be c, from_row. b is in panels of k rows (cpu_panels.h) where it
+// is_packed, else its rows are b_row apart.
+typedef struct choir__made_product_s {
+  int64_t m, n, k;
+  choir__made_t a;
+  const float* b;
+  bool is_packed;
+  int64_t b_row;
+  float* c;
+  int64_t ldc;
+  const float* from;  // NULL: zeros
+  int64_t from_row;
+} choir__made_product_t;
+choir_status_t choir__cpu_made_product(const choir__made_product_t* product,
+                                       choir_stream_t* stream) CHOIR_NODISCARD;
+
 #ifdef __cplusplus
 }
 #endif
