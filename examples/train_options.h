@@ -57,6 +57,8 @@ enum {
   X(T, ENUM, trace_detail, 0, train_trace_names, 0,                            \
     "of every tensor, of every layer, or of the parameters after each step")   \
   X(T, BOOL, graph, true, 0, 1, "record a step once, plan it, replay it")      \
+  X(T, BOOL, reproducible, false, 0, 1,                                        \
+    "the same bits for any number of threads and on any processor")            \
   X(T, BOOL, sequential, false, 0, 1,                                          \
     "with graph: the same records as without, one by one")                     \
   X(T, ENUM, precision, 0, train_precision_names, 0,                           \

@@ -144,7 +144,8 @@ static choir_status_t open_device(trainer_t* trainer) {
       .threads = options->threads ? (int32_t)options->threads
                                   : (share > 0 ? share : 1),
       // A GPU for each worker of a host.
-      .index = trainer->comm ? choir_comm_local_rank(trainer->comm) : 0};
+      .index = trainer->comm ? choir_comm_local_rank(trainer->comm) : 0,
+      .reproducible = options->reproducible};
   return choir_device_create(options->device, &device_options,
                              &trainer->device);
 }
