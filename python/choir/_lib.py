@@ -99,7 +99,7 @@ class DeviceOptions(Structure):
     """choir_device_options_t"""
     _fields_ = [
         ("threads", c_int32), ("allocator", Allocator), ("seed", c_uint64),
-        ("index", c_int32),
+        ("index", c_int32), ("reproducible", c_bool),
     ]
 
 class GpuInfo(Structure):

@@ -70,9 +70,14 @@ class Device:
     """A device. Threads that compute on devices take turns."""
 
     def __init__(
-        self, name: str, lang_id: int, threads: int | None = None
+        self,
+        name: str,
+        lang_id: int,
+        threads: int | None = None,
+        reproducible: bool = False,
     ) -> None:
         self.name = name
+        self.reproducible = reproducible
         self._id = ranged(lang_id, "a device's number", 32)
         self._threads = threads and ranged(threads, "threads", 32)
         self._handle: int | None = None
@@ -105,6 +110,7 @@ class Device:
             threads=self._threads or _default_threads(),
             # The CPU's number is -1, of a GPU that is a mistake.
             index=0 if self.name == "cpu" else self._id,
+            reproducible=self.reproducible,
         )
         self._handle = get(
             lib.device_create, self.name.encode(), ctypes.byref(options)
@@ -299,10 +305,11 @@ class Device:
         _current.stack.pop()
 
     def __repr__(self) -> str:
-        return self.name if self._id < 0 else f"{self.name}:{self._id}"
+        mode = " reproducible" if self.reproducible else ""
+        return (self.name if self._id < 0 else f"{self.name}:{self._id}") + mode
 
     def __reduce__(self):
-        return (_find_device, (self.name, self._id))
+        return (_find_device, (self.name, self._id, self.reproducible))
 
 
 class _Current(threading.local):
@@ -312,13 +319,14 @@ class _Current(threading.local):
 
 _current = _Current()
 _cpu = Device("cpu", -1)
+_reproducible_cpu = Device("cpu", -1, reproducible=True)
 _gpus: dict[int, Device] = {}
 default_device = _cpu
 
 
-def _find_device(name: str, lang_id: int) -> Device:
+def _find_device(name: str, lang_id: int, reproducible: bool = False) -> Device:
     if lang_id < 0:
-        return _cpu
+        return create_cpu_device(reproducible)
     # One that is there goes on as it is: making it again would reset it.
     return _gpus.get(lang_id) or create_cuda_gpu_on(lang_id)
 
@@ -328,9 +336,14 @@ def get_default_device() -> Device:
     return _current.stack[-1] if _current.stack else _cpu
 
 
-def create_cpu_device() -> Device:
-    """The host's CPU: one object per process."""
-    return _cpu
+def create_cpu_device(reproducible: bool = False) -> Device:
+    """The host's CPU: one object per process.
+
+    With reproducible=True another one, whose results have the same bits for any
+    number of threads and on any processor (docs/reproducible.md); tensors and
+    models are to be on it, as `with device:` has it.
+    """
+    return _reproducible_cpu if reproducible else _cpu
 
 
 def create_cuda_gpu_on(device_id: int) -> Device:
