@@ -25,13 +25,15 @@ static choir_status_t report_grad(const choir_backward_options_t* options,
 
 // The uses of an entry's sources are done; parameters that have their whole
 // gradient now are reported.
-static choir_status_t finish_uses(const choir_tape_entry_t* entry,
+static choir_status_t finish_uses(choir_scope_t* scope,
+                                  const choir_tape_entry_t* entry,
                                   const choir_backward_options_t* options) {
   for (int32_t i = 0; i < entry->src_count; ++i) {
     choir_var_t* var = entry->srcs[i];
-    if (!var->wants_grad || --var->pending > 0 || !var->param || !var->grad)
-      continue;
-    CHOIR_TRY(report_grad(options, var->param));
+    if (!var->wants_grad || --var->pending > 0) continue;
+    if (var->rows == 0 && (var->param || var->is_leaf))
+      CHOIR_TRY(choir__micro_shards_sum(scope, var));
+    if (var->param && var->grad) CHOIR_TRY(report_grad(options, var->param));
   }
   return NULL;
 }
@@ -43,6 +45,14 @@ static choir_status_t run_custom(const choir_tape_entry_t* entry,
   choir_status_t status =
       entry->custom.backward(entry->custom.self, grad->dy, grads);
   for (int32_t i = 0; i < entry->src_count; ++i) {
+    const bool is_stack = entry->custom.knows_micro_shards &&
+                          grad->scope->leaf_count > 0 &&
+                          entry->srcs[i]->rows == 0;
+    if (!status && grads[i] && is_stack) {
+      status = choir__micro_shards_pass(grad, i, grads[i]);
+      choir_tensor_release(grads[i]);
+      continue;
+    }
     if (!status && grads[i] && choir_grad_wants(grad, i) &&
         !choir_view_same_shape(choir_tensor_view(grads[i]),
                                choir_tensor_view(grad->srcs[i]))) {
@@ -62,34 +72,47 @@ static choir_status_t run_custom(const choir_tape_entry_t* entry,
   return status;
 }
 
+static choir_status_t run_rule(choir_scope_t* scope,
+                               const choir_tape_entry_t* entry,
+                               choir_tensor_t* dy) {
+  const choir_var_t* result = entry->results[0];
+  choir_grad_t grad = choir__grad_of(scope, entry);
+  CHOIR_TRY(choir__grad_take_part(&grad, entry));
+  CHOIR_TRY(choir__turn_part(scope, result, dy, &grad.dy));
+  grad.scale = result->scale;
+  grad.dy_is_masked = result->uses > 0 && result->masked == result->uses;
+  const bool is_custom = entry->op == CHOIR_OP_COUNT;
+  if (grad.scale && !is_custom && choir_op_info(entry->op).is_product)
+    for (int32_t i = 0; i < entry->src_count; ++i)
+      choir_grad_set_scale(&grad, i, grad.scale);
+  return is_custom ? run_custom(entry, &grad)
+                   : choir__grad_run(entry->op, &grad);
+}
+
 static choir_status_t visit_entry(choir_scope_t* scope,
                                   const choir_tape_entry_t* entry,
                                   const choir_backward_options_t* options) {
   choir_var_t* result = entry->results[0];
   if (!result->reached) return NULL;
-  if (!result->grad) return finish_uses(entry, options);
+  if (!result->grad && !result->leaves)
+    return finish_uses(scope, entry, options);
   CHOIR_TRY(choir__recompute(scope, result->recomputed));
-  choir_grad_t grad = choir__grad_of(scope, entry);
-  grad.dy = result->grad;
-  grad.scale = result->scale;
-  grad.dy_is_masked = result->uses > 0 && result->masked == result->uses;
   choir_scope_set_label(scope, entry->label);
-  const bool is_custom = entry->op == CHOIR_OP_COUNT;
-  if (grad.scale && !is_custom && choir_op_info(entry->op).is_product)
-    for (int32_t i = 0; i < entry->src_count; ++i)
-      choir_grad_set_scale(&grad, i, grad.scale);
-  CHOIR_TRY_NOTE(
-      is_custom ? run_custom(entry, &grad) : choir__grad_run(entry->op, &grad),
-      "%s%sgradient of %s", entry->label ? entry->label : "",
-      entry->label ? ": " : "",
-      is_custom ? entry->custom.name : choir_op_name(entry->op));
+  CHOIR_TRY_NOTE(scope->leaf_count > 0
+                     ? choir__micro_shards_visit(scope, entry, run_rule)
+                     : run_rule(scope, entry, result->grad),
+                 "%s%sgradient of %s", entry->label ? entry->label : "",
+                 entry->label ? ": " : "",
+                 entry->op == CHOIR_OP_COUNT ? entry->custom.name
+                                             : choir_op_name(entry->op));
   choir_scope_set_label(scope, NULL);
   choir__recomputed_visited(result->recomputed, entry);
-  CHOIR_TRY(finish_uses(entry, options));
+  CHOIR_TRY(finish_uses(scope, entry, options));
   // Nothing before this entry needs the gradient of its result.
   if (!result->is_leaf && !result->param) {
     choir_tensor_release(result->grad);
     result->grad = NULL;
+    choir__micro_shards_drop(scope, result);
   }
   return NULL;
 }
@@ -154,6 +177,11 @@ static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
     choir_fill_attrs_t zero = {.value = 0.0};
     CHOIR_TRY(choir_op_run(scope->stream, CHOIR_OP_FILL, &param->value, 1,
                            &zero, false, &param->grad));
+    for (int32_t k = 0; k < param->grad_part_count; ++k) {
+      choir_tensor_t* part = param->grad_parts[k];
+      CHOIR_TRY(choir_op_run(scope->stream, CHOIR_OP_FILL, &param->value, 1,
+                             &zero, false, &part));
+    }
     CHOIR_TRY(report_grad(options, param));
   }
   return NULL;

@@ -8,7 +8,8 @@
 // Gradients into their destinations: what rules call.
 
 bool choir_grad_wants(const choir_grad_t* grad, int32_t src) {
-  return grad->src_vars[src]->wants_grad;
+  return grad->src_vars[src]->wants_grad &&
+         choir__turn_wants(grad->scope, grad->src_vars[src]);
 }
 
 bool choir_grad_is_rectified(const choir_grad_t* grad, int32_t src) {
@@ -19,28 +20,15 @@ bool choir_grad_is_rectified(const choir_grad_t* grad, int32_t src) {
 }
 
 void choir_grad_note_masked(choir_grad_t* grad, int32_t src) {
-  ++grad->src_vars[src]->masked;
+  // Once, whatever turns the rule takes.
+  if (choir__turn_wants(grad->scope, grad->src_vars[src]) &&
+      (grad->scope->turn <= CHOIR__TURN_SAMPLES || grad->scope->leaf == 0))
+    ++grad->src_vars[src]->masked;
 }
 
 void choir_grad_set_scale(choir_grad_t* grad, int32_t src,
                           choir_tensor_t* scale) {
   grad->src_vars[src]->scale = scale;
-}
-
-// Where the next contribution to `var` itself goes.
-static void place_of(choir_var_t* var, choir_tensor_t** out_dst,
-                     bool* out_accumulate) {
-  *out_dst = NULL;
-  *out_accumulate = false;
-  if (var->grad) {
-    if (!var->grad_is_shared) {
-      *out_dst = var->grad;
-      *out_accumulate = true;
-    }
-  } else if (var->param && var->param->grad) {
-    *out_dst = var->param->grad;
-  }
-  if (*out_dst) choir_tensor_retain(*out_dst);
 }
 
 // Whose gradient that of `var` is: of a cast to bf16 what was cast.
@@ -52,12 +40,53 @@ static choir_dtype_t grad_dtype(const choir_var_t* var) {
   return var->unrounded ? CHOIR_DTYPE_F32 : choir_tensor_dtype(var->tensor);
 }
 
+// A variable's gradient, or in a turn for a micro-shard that one's.
+typedef struct slot_s {
+  choir_tensor_t** grad;
+  bool* is_shared;
+} slot_t;
+
+static bool is_part_of_samples(const choir_scope_t* scope,
+                               const choir_var_t* var) {
+  return scope->turn > CHOIR__TURN_SAMPLES && var->rows != 0;
+}
+
+static slot_t slot_of(const choir_scope_t* scope, choir_var_t* var) {
+  if (scope->turn <= CHOIR__TURN_SAMPLES)
+    return (slot_t){&var->grad, &var->grad_is_shared};
+  choir__leaf_t* leaf = &var->leaves[scope->leaf];
+  return (slot_t){&leaf->grad, &leaf->is_shared};
+}
+
+// Where the next contribution to `var` itself goes.
+static choir_status_t place_of(choir_scope_t* scope, choir_var_t* var,
+                               bool makes, choir_tensor_t** out_dst,
+                               bool* out_accumulate) {
+  *out_dst = NULL;
+  *out_accumulate = false;
+  if (is_part_of_samples(scope, var))
+    return choir__turn_place(scope, var, grad_dtype(var), makes, out_dst,
+                             out_accumulate);
+  const slot_t slot = slot_of(scope, var);
+  if (*slot.grad) {
+    if (!*slot.is_shared) {
+      *out_dst = *slot.grad;
+      *out_accumulate = true;
+    }
+  } else if (slot.grad == &var->grad && var->param && var->param->grad) {
+    *out_dst = var->param->grad;
+  }
+  if (*out_dst) choir_tensor_retain(*out_dst);
+  return NULL;
+}
+
 // Where that to its gradient goes. An op of which a source is_narrow would make
 // a gradient of 16 bits: not of what has 32.
 static choir_status_t destination(choir_scope_t* scope, choir_var_t* var,
-                                  bool is_narrow, choir_tensor_t** out_dst,
+                                  bool is_narrow, bool makes,
+                                  choir_tensor_t** out_dst,
                                   bool* out_accumulate) {
-  place_of(owner_of(var), out_dst, out_accumulate);
+  CHOIR_TRY(place_of(scope, owner_of(var), makes, out_dst, out_accumulate));
   if (*out_dst || !is_narrow || grad_dtype(var) != CHOIR_DTYPE_F32) return NULL;
   choir_view_t view = *choir_tensor_view(var->tensor);
   view.dtype = CHOIR_DTYPE_F32;
@@ -83,7 +112,7 @@ bool choir_grad_has_kernel(const choir_grad_t* grad, const int32_t* sources,
     if (sources[i] < 0 || !choir_grad_wants(grad, sources[i])) continue;
     bool adds = false;
     status = destination(grad->scope, grad->src_vars[sources[i]],
-                         has_narrow(srcs, src_count), &dsts[i], &adds);
+                         has_narrow(srcs, src_count), false, &dsts[i], &adds);
     accumulate |= adds;
     is_wanted = true;
   }
@@ -102,40 +131,46 @@ bool choir_grad_has_kernel(const choir_grad_t* grad, const int32_t* sources,
 static choir_status_t grad_store(choir_scope_t* scope, choir_var_t* var,
                                  choir_tensor_t* tensor, bool is_shared) {
   var = owner_of(var);
-  // Added in place; a shared one that comes again is one more contribution.
-  if (var->grad == tensor && !var->grad_is_shared) {
+  if (is_part_of_samples(scope, var)) {
+    var->last_leaf = scope->leaf;
     choir_tensor_release(tensor);
     return NULL;
   }
-  if (!var->grad) {
-    var->grad = tensor;
-    var->grad_is_shared = is_shared;
+  const slot_t slot = slot_of(scope, var);
+  // Added in place; a shared one that comes again is one more contribution.
+  if (*slot.grad == tensor && !*slot.is_shared) {
+    choir_tensor_release(tensor);
+    return NULL;
+  }
+  if (!*slot.grad) {
+    *slot.grad = tensor;
+    *slot.is_shared = is_shared;
     return NULL;
   }
   choir_tensor_t* sum = NULL;
-  choir_tensor_t* srcs[] = {var->grad, tensor};
+  choir_tensor_t* srcs[] = {*slot.grad, tensor};
   choir_status_t status =
       choir_op_run(scope->stream, CHOIR_OP_ADD, srcs, 2, NULL, false, &sum);
   choir_tensor_release(tensor);
   if (status) return status;
-  choir_tensor_release(var->grad);
-  var->grad = sum;
-  var->grad_is_shared = false;
+  choir_tensor_release(*slot.grad);
+  *slot.grad = sum;
+  *slot.is_shared = false;
   return NULL;
 }
 
 choir_status_t choir_grad_pass(choir_grad_t* grad, int32_t src,
                                choir_tensor_t* tensor) {
   choir_var_t* var = grad->src_vars[src];
-  if (!var->wants_grad) return NULL;
+  if (!choir_grad_wants(grad, src)) return NULL;
   if (!choir_view_same_shape(choir_tensor_view(tensor),
-                             choir_tensor_view(var->tensor)))
+                             choir_tensor_view(grad->srcs[src])))
     return choir_grad_emit1(grad, src, CHOIR_OP_COPY, tensor, NULL);
   const choir_cast_attrs_t attrs = {.dtype = grad_dtype(var)};
   const bool is_cast = choir_tensor_dtype(tensor) != attrs.dtype;
   choir_tensor_t* dst = NULL;
   bool accumulate = false;
-  CHOIR_TRY(destination(grad->scope, var, is_cast, &dst, &accumulate));
+  CHOIR_TRY(destination(grad->scope, var, is_cast, true, &dst, &accumulate));
   if (!dst && !is_cast) {
     choir_tensor_retain(tensor);
     return grad_store(grad->scope, var, tensor, true);
@@ -171,10 +206,9 @@ static choir_status_t sum_over(choir_grad_t* grad, choir_tensor_t* tensor,
 
 // Sums a gradient of a broadcast result down to the shape of the source.
 static choir_status_t grad_reduce(choir_grad_t* grad, choir_tensor_t* wide,
-                                  const choir_var_t* var,
-                                  choir_tensor_t** out_tensor) {
-  const choir_view_t* target = choir_tensor_view(var->tensor);
-  const bool is_wide = grad_dtype(var) == CHOIR_DTYPE_F32;
+                                  int32_t src, choir_tensor_t** out_tensor) {
+  const choir_view_t* target = choir_tensor_view(grad->srcs[src]);
+  const bool is_wide = grad_dtype(grad->src_vars[src]) == CHOIR_DTYPE_F32;
   choir_tensor_t* current = wide;
   while (choir_tensor_ndim(current) > target->ndim)
     CHOIR_TRY(sum_over(grad, current, 0, false, is_wide, &current));
@@ -206,12 +240,11 @@ static bool result_is_wide(const choir_grad_t* grad, int32_t src, choir_op_t op,
 choir_status_t choir_grad_emit(choir_grad_t* grad, int32_t src, choir_op_t op,
                                choir_tensor_t* const* srcs, int32_t src_count,
                                const void* attrs) {
-  choir_var_t* var = grad->src_vars[src];
-  if (!var->wants_grad) return NULL;
+  if (!choir_grad_wants(grad, src)) return NULL;
   if (result_is_wide(grad, src, op, srcs, src_count)) {
     choir_tensor_t* wide = NULL;
     CHOIR_TRY(choir_grad_temp(grad, op, srcs, src_count, attrs, &wide));
-    CHOIR_TRY(grad_reduce(grad, wide, var, &wide));
+    CHOIR_TRY(grad_reduce(grad, wide, src, &wide));
     return choir_grad_pass(grad, src, wide);
   }
   int32_t sources[CHOIR_OP_MAX_RESULTS] = {src};
@@ -265,7 +298,7 @@ choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
     if (sources[i] < 0 || !choir_grad_wants(grad, sources[i])) continue;
     choir_var_t* var = grad->src_vars[sources[i]];
     bool adds = false;
-    status = destination(grad->scope, var, is_narrow, &dsts[i], &adds);
+    status = destination(grad->scope, var, is_narrow, true, &dsts[i], &adds);
     if (is_narrow && grad_dtype(var) == CHOIR_DTYPE_F32 && !writes_f32(op))
       direct = false;
     for (int32_t j = 0; j < i; ++j)
@@ -348,10 +381,24 @@ choir_grad_t choir__grad_of(choir_scope_t* scope,
   return grad;
 }
 
+choir_status_t choir__grad_take_part(choir_grad_t* grad,
+                                     const choir_tape_entry_t* entry) {
+  for (int32_t i = 0; i < entry->src_count; ++i)
+    CHOIR_TRY(choir__turn_part(grad->scope, entry->srcs[i], grad->srcs[i],
+                               &grad->srcs[i]));
+  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
+    if (entry->results[i])
+      CHOIR_TRY(choir__turn_part(grad->scope, entry->results[i], grad->dsts[i],
+                                 &grad->dsts[i]));
+  return NULL;
+}
+
 bool choir_grad_only_producer(const choir_grad_t* grad, int32_t src,
                               choir_op_t* out_op, choir_grad_t* out_producer) {
   const choir_var_t* var = grad->src_vars[src];
   if (!var->entry || var->uses != 1 || var->grad) return false;
+  // The two may take different turns.
+  if (grad->scope->leaf_count > 0) return false;
   if (!choir__recomputed_is_there(var->recomputed)) return false;
   *out_op = var->entry->op;
   *out_producer = choir__grad_of(grad->scope, var->entry);

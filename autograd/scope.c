@@ -41,6 +41,7 @@ static void scope_drop(choir_scope_t* scope) {
   for (choir_var_t* var = scope->vars; var; var = var->next) {
     choir_tensor_release(var->tensor);
     choir_tensor_release(var->grad);
+    choir__micro_shards_drop(scope, var);
   }
   scope->vars = NULL;
   scope->tape = NULL;
@@ -68,6 +69,7 @@ void choir_scope_begin(choir_scope_t* scope, const choir_step_t* step) {
   memset(&scope->step, 0, sizeof(scope->step));
   if (step) scope->step = *step;
   scope->next_random_stream = scope->step.random_stream;
+  choir_scope_fail(scope, choir__micro_shards_begin(scope));
 }
 
 choir_status_t choir_scope_take_failure(choir_scope_t* scope) {
@@ -161,6 +163,17 @@ choir_var_t* choir_scope_input(choir_scope_t* scope, choir_tensor_t* tensor) {
                            "needed"));
   choir_tensor_retain(tensor);
   return choir__var_make(scope, tensor);
+}
+
+choir_var_t* choir_scope_samples(choir_scope_t* scope, choir_tensor_t* tensor) {
+  choir_var_t* var = choir_scope_input(scope, tensor);
+  if (var_is_failed(scope, var) || scope->leaf_count == 0) return var;
+  const choir_view_t* view = choir_tensor_view(tensor);
+  const int64_t samples = scope->step.sample_count;
+  var->rows = view->ndim > 0 && view->shape[0] % samples == 0
+                  ? view->shape[0] / samples
+                  : CHOIR__MIXED;
+  return var;
 }
 
 choir_var_t* choir_scope_leaf(choir_scope_t* scope, choir_tensor_t* tensor) {
@@ -291,6 +304,7 @@ static choir_var_t* take_results(choir_scope_t* scope, choir_op_t op,
     if (i > 0 && out_more) out_more[i - 1] = dsts[i];
   }
   if (scope->error || !dsts[0]) return &scope->failed;
+  choir__micro_shards_note(scope, op, srcs, src_count, attrs, dsts);
   // A function with whole numbers as values is a staircase: no gradient.
   dsts[0]->wants_grad =
       scope->step.training && wants_grad && choir__grad_rule(op) &&
@@ -399,6 +413,7 @@ choir_var_t* choir_scope_record_custom(choir_scope_t* scope,
   choir_var_t* dsts[CHOIR_OP_MAX_RESULTS] = {choir_scope_input(scope, result)};
   if (scope->error) return &scope->failed;
   dsts[0]->wants_grad = scope->step.training && wants_grad;
+  choir__micro_shards_note_custom(scope, op, srcs, src_count, dsts[0]);
   if (!dsts[0]->wants_grad && !scope->step.keeps_all) return dsts[0];
   choir_tape_entry_t* entry =
       tape_append(scope, CHOIR_OP_COUNT, srcs, src_count, NULL, dsts);

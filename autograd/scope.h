@@ -51,6 +51,11 @@ typedef struct choir_param_s {
   // trainable. Whoever combines gradients puts its own memory here (a view
   // into a bucket).
   choir_tensor_t* grad;
+  // Where a gradient has several places: `grad` has the first part,
+  // grad_parts[i - 1] part i, alike (see choir_step_t.micro_shard). Of the one
+  // who combines gradients; NULL: there is one place.
+  choir_tensor_t* const* grad_parts;
+  int32_t grad_part_count;
   bool trainable;  // false: a constant to backward (frozen)
   // The scope's, while a step runs.
   choir_scope_t* scope;
@@ -77,6 +82,13 @@ typedef struct choir_step_s {
   // The tape has every op, also those without a gradient: what forward
   // computed, to be written down (onnx/onnx.h). There is no backward then.
   bool keeps_all;
+  // Samples of a micro-shard, at which first_sample begins one; 0: there are
+  // none. A gradient is then the sum over the whole step's micro-shards of
+  // theirs, each weighted by its share of the samples, in one order for any
+  // number of ranks (docs/reproducible.md): with the bits of one rank that has
+  // all samples. Where this rank's micro-shards are no subtree of the sum's
+  // tree a gradient has several parts, to be added up with other ranks'.
+  int64_t micro_shard;
 } choir_step_t;
 
 CHOIR_API choir_status_t choir_scope_create(choir_device_t* device,
@@ -130,6 +142,10 @@ CHOIR_API int64_t choir_scope_next_random_stream(choir_scope_t* scope);
 // A constant (retains the tensor).
 CHOIR_API choir_var_t* choir_scope_input(choir_scope_t* scope,
                                          choir_tensor_t* tensor);
+// A constant whose first dimension is that of the step's samples, a multiple of
+// them, with a sample's rows side by side.
+CHOIR_API choir_var_t* choir_scope_samples(choir_scope_t* scope,
+                                           choir_tensor_t* tensor);
 // A parameter: the same variable each time within a step.
 CHOIR_API choir_var_t* choir_scope_param(choir_scope_t* scope,
                                          choir_param_t* param);
@@ -164,6 +180,11 @@ typedef struct choir_custom_op_s {
   choir_status_t (*backward)(void* self, choir_tensor_t* dy,
                              choir_tensor_t** out_grads);
   void* self;
+  // The result's first dimension is that of source 0, and with micro-shards
+  // (choir_step_t) out_grads[i] of a source of no sample has one dimension
+  // more, in front: this rank's micro-shards. Without it such a source cannot
+  // have a gradient then.
+  bool knows_micro_shards;
 } choir_custom_op_t;
 // A backward whose self is a choir_callback_t (core/callback.h); arguments: dy,
 // out_grads.

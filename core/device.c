@@ -153,6 +153,7 @@ choir_status_t choir_device_create(const char* name,
   device->threads = chosen.threads;
   device->pool = pool;
   device->stream = NULL;
+  device->is_reproducible = chosen.reproducible;
   device->kernels = chosen.reproducible ? device->vtable->reproducible_kernels
                                         : device->vtable->kernels;
   if (!device->kernels) {
@@ -192,6 +193,10 @@ const char* choir_device_name(const choir_device_t* device) {
 
 const char* choir_device_kernels(const choir_device_t* device) {
   return device->kernels;
+}
+
+bool choir_device_is_reproducible(const choir_device_t* device) {
+  return device->is_reproducible;
 }
 
 int32_t choir_device_threads(const choir_device_t* device) {

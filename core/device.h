@@ -60,6 +60,8 @@ CHOIR_API const char* choir_device_name(const choir_device_t* device);
 // Which kernels fit: "cpu", "cuda"; "defined" for a reproducible CPU, "none"
 // for a device whose ops all run as the host reference.
 CHOIR_API const char* choir_device_kernels(const choir_device_t* device);
+// As choir_device_options_t says.
+CHOIR_API bool choir_device_is_reproducible(const choir_device_t* device);
 CHOIR_API int32_t choir_device_threads(const choir_device_t* device);
 // True when the host may read and write buffers through choir_buffer_data.
 CHOIR_API bool choir_device_is_host(const choir_device_t* device);

@@ -81,6 +81,7 @@ struct choir_device_s {
   const char* name;
   int32_t threads;
   const char* kernels;
+  bool is_reproducible;
   choir_pool_t* pool;      // host memory for objects (and buffers on the CPU)
   choir_stream_t* stream;  // the compute stream; holds no reference back
   choir__trace_t* trace;   // NULL: none runs

@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients as sums over micro-shards (docs/reproducible.md). What belongs to a
+// sample is computed for all samples at once, and backward likewise. Where a
+// source of no sample, such as a parameter, gets a gradient from what has
+// samples, the rule runs again for each micro-shard, of its rows alone; and
+// where a result of no sample, such as a loss, was computed from samples, it
+// runs for each from the start, with that one's share of the gradient. Those
+// gradients are kept until the last use was visited, and then added up.
+#include <string.h>
+
+#include "autograd/scope_internal.h"
+
+// ---- What has samples ----
+
+choir_status_t choir__micro_shards_begin(choir_scope_t* scope) {
+  const choir_step_t* step = &scope->step;
+  const int64_t size = step->micro_shard;
+  scope->leaf_count = 0;
+  scope->turn = CHOIR__TURN_ALL;
+  if (size == 0 || !step->training || step->sample_count == 0) return NULL;
+  // Its gradients are scaled by what all samples have.
+  if (scope->step_precision == CHOIR_DTYPE_F16)
+    return CHOIR_ERROR(UNIMPLEMENTED,
+                       "scope_begin: micro-shards in precision f16; needs f32 "
+                       "or bf16");
+  const int64_t end = step->first_sample + step->sample_count;
+  if (size < 0 || step->first_sample % size != 0 || end > step->global_count ||
+      (end % size != 0 && end < step->global_count))
+    return CHOIR_ERROR(
+        INVALID_ARGUMENT,
+        "scope_begin: samples %lld to %lld of %lld in micro-shards of %lld; "
+        "they need to begin and to end with one",
+        (long long)step->first_sample, (long long)end - 1,
+        (long long)step->global_count, (long long)size);
+  scope->first_leaf = step->first_sample / size;
+  scope->leaf_count = (step->sample_count - 1) / size + 1;
+  scope->leaf_total = (step->global_count - 1) / size + 1;
+  return NULL;
+}
+
+static bool all_have_samples(choir_var_t* const* srcs, int32_t src_count) {
+  for (int32_t i = 0; i < src_count; ++i)
+    if (srcs[i]->rows == 0) return false;
+  return true;
+}
+
+// Whether elements of different samples meet, or change places, though the
+// shapes would not tell.
+static bool op_mixes(choir_op_t op, choir_var_t* const* srcs) {
+  const int32_t ndim = choir_tensor_view(srcs[0]->tensor)->ndim;
+  switch (op) {
+    case CHOIR_OP_BATCH_NORM:
+    case CHOIR_OP_RECURRENT:  // (t, n, c)
+      return true;
+    case CHOIR_OP_SOFTMAX:
+    case CHOIR_OP_LOG_SOFTMAX:
+    case CHOIR_OP_LAYER_NORM:
+    case CHOIR_OP_RMS_NORM:
+      return ndim == 1;
+    case CHOIR_OP_ROTARY:  // (.., t, d)
+      return ndim == 2;
+    // Numbers are drawn for a row of the first dimension.
+    case CHOIR_OP_DROPOUT:
+    case CHOIR_OP_RANDOM_UNIFORM:
+    case CHOIR_OP_RANDOM_NORMAL:
+      return srcs[0]->rows != 1;
+    case CHOIR_OP_LINEAR_CROSS_ENTROPY:
+      return srcs[2]->rows != 0;
+    default:
+      return false;
+  }
+}
+static bool attrs_mix(choir_op_t op, const void* attrs,
+                      choir_var_t* const* srcs, int32_t src_count) {
+  switch (op) {
+    case CHOIR_OP_RANDOM_UNIFORM:
+    case CHOIR_OP_RANDOM_NORMAL:
+      return ((const choir_random_attrs_t*)attrs)->whole_tensor;
+    case CHOIR_OP_SLICE:
+      return ((const choir_slice_attrs_t*)attrs)->axis == 0;
+    case CHOIR_OP_CONCAT:
+      return ((const choir_concat_attrs_t*)attrs)->axis == 0;
+    case CHOIR_OP_GATHER_ELEMENTS:
+    case CHOIR_OP_SCATTER_ELEMENTS:
+      return ((const choir_gather_elements_attrs_t*)attrs)->axis == 0 ||
+             !all_have_samples(srcs, src_count);
+    case CHOIR_OP_TILE:
+      return ((const choir_tile_attrs_t*)attrs)->repeats[0] != 1;
+    default:
+      return false;
+  }
+}
+
+// Of a result that has `now` as shape, and `then` with one sample more.
+static int64_t rows_of(const choir_view_t* now, const choir_view_t* then,
+                       int64_t samples) {
+  if (now->ndim != then->ndim) return CHOIR__MIXED;
+  for (int32_t k = 1; k < now->ndim; ++k)
+    if (now->shape[k] != then->shape[k]) return CHOIR__MIXED;
+  if (now->ndim == 0 || now->shape[0] == then->shape[0]) return 0;
+  const int64_t rows = now->shape[0] / samples;
+  return now->shape[0] == rows * samples &&
+                 then->shape[0] == rows * (samples + 1)
+             ? rows
+             : CHOIR__MIXED;
+}
+
+// Its attributes say a shape.
+static int64_t rows_of_shape(const choir_view_t* result, int64_t samples) {
+  return result->ndim > 0 && result->shape[0] % samples == 0
+             ? result->shape[0] / samples
+             : CHOIR__MIXED;
+}
+
+static void set_all(choir_var_t* const* dsts, int64_t rows) {
+  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
+    if (dsts[i]) dsts[i]->rows = rows;
+}
+
+static void note_by_shapes(choir_scope_t* scope, choir_op_t op,
+                           choir_var_t* const* srcs, int32_t src_count,
+                           const void* attrs, choir_var_t* const* dsts) {
+  const int64_t samples = scope->step.sample_count;
+  choir_view_t more[CHOIR_MAX_OPERANDS], then[CHOIR_OP_MAX_RESULTS];
+  for (int32_t i = 0; i < src_count; ++i) {
+    more[i] = *choir_tensor_view(srcs[i]->tensor);
+    if (srcs[i]->rows > 0) more[i].shape[0] += srcs[i]->rows;
+  }
+  choir_status_t status = choir__op_infer(op, more, src_count, attrs, then);
+  if (status) {
+    choir_status_free(status);
+    set_all(dsts, CHOIR__MIXED);
+    return;
+  }
+  for (int32_t i = 0; i < choir_op_result_count(op); ++i) {
+    dsts[i]->rows =
+        rows_of(choir_tensor_view(dsts[i]->tensor), &then[i], samples);
+    dsts[i]->is_partial = dsts[i]->rows == 0;
+  }
+}
+
+void choir__micro_shards_note(choir_scope_t* scope, choir_op_t op,
+                              choir_var_t* const* srcs, int32_t src_count,
+                              const void* attrs, choir_var_t* const* dsts) {
+  if (scope->leaf_count == 0) return;
+  bool has_samples = false, is_mixed = false, is_partial = false;
+  for (int32_t i = 0; i < src_count; ++i) {
+    has_samples |= srcs[i]->rows != 0;
+    is_mixed |= srcs[i]->rows == CHOIR__MIXED;
+    is_partial |= srcs[i]->is_partial;
+  }
+  if (has_samples && is_partial) {
+    choir_scope_fail(
+        scope, CHOIR_ERROR(UNIMPLEMENTED,
+                           "%s: with micro-shards what was computed from all "
+                           "of a rank's samples cannot meet samples again",
+                           choir_op_name(op)));
+    return;
+  }
+  const choir_struct_def_t* attrs_def = choir_op_attrs_def(op);
+  if (!attrs && attrs_def) {
+    void* defaults = choir_scope_alloc(scope, attrs_def->bytes);
+    if (!defaults) return;
+    choir_struct_init(attrs_def, defaults);
+    attrs = defaults;
+  }
+  const choir_view_t* result = choir_tensor_view(dsts[0]->tensor);
+  if (!has_samples) {
+    for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
+      if (dsts[i]) dsts[i]->is_partial = is_partial;
+  } else if (is_mixed || op_mixes(op, srcs) ||
+             (attrs && attrs_mix(op, attrs, srcs, src_count))) {
+    set_all(dsts, CHOIR__MIXED);
+  } else if (op == CHOIR_OP_RESHAPE || op == CHOIR_OP_BROADCAST_TO) {
+    set_all(dsts, rows_of_shape(result, scope->step.sample_count));
+  } else {
+    note_by_shapes(scope, op, srcs, src_count, attrs, dsts);
+  }
+}
+
+void choir__micro_shards_note_custom(const choir_scope_t* scope,
+                                     const choir_custom_op_t* op,
+                                     choir_var_t* const* srcs,
+                                     int32_t src_count, choir_var_t* dst) {
+  if (scope->leaf_count == 0) return;
+  for (int32_t i = 0; i < src_count; ++i)
+    if (srcs[i]->rows != 0)
+      dst->rows = op->knows_micro_shards ? srcs[0]->rows : CHOIR__MIXED;
+}
+
+// ---- Turns ----
+
+bool choir__turn_wants(const choir_scope_t* scope, const choir_var_t* var) {
+  switch (scope->turn) {
+    case CHOIR__TURN_SAMPLES:
+      return var->rows != 0;
+    case CHOIR__TURN_REST:
+      return var->rows == 0;
+    default:
+      return true;
+  }
+}
+
+// Samples of the micro-shard at hand.
+static int64_t samples_of(const choir_scope_t* scope, int64_t leaf) {
+  const int64_t size = scope->step.micro_shard;
+  const int64_t left = scope->step.sample_count - leaf * size;
+  return left < size ? left : size;
+}
+
+static double share_of(const choir_scope_t* scope, int64_t leaf) {
+  return (double)samples_of(scope, leaf) / (double)scope->step.global_count;
+}
+
+static choir_status_t slice(const choir_scope_t* scope, const choir_var_t* var,
+                            const choir_tensor_t* tensor,
+                            choir_tensor_t** out_part) {
+  choir_view_t view = *choir_tensor_view(tensor);
+  const int64_t first = scope->leaf * scope->step.micro_shard * var->rows;
+  if (choir_view_count(&view) > 0) view.offset += first * view.strides[0];
+  view.shape[0] = samples_of(scope, scope->leaf) * var->rows;
+  return choir_tensor_from_view(&view, out_part);
+}
+
+choir_status_t choir__turn_part(choir_scope_t* scope, const choir_var_t* var,
+                                choir_tensor_t* tensor,
+                                choir_tensor_t** out_part) {
+  *out_part = tensor;
+  if (scope->turn <= CHOIR__TURN_SAMPLES || var->rows == 0 || !tensor)
+    return NULL;
+  CHOIR_TRY(slice(scope, var, tensor, out_part));
+  (void)choir__var_make(scope, *out_part);
+  return scope->error ? choir_status_clone(scope->error) : NULL;
+}
+
+static choir_status_t make_whole(choir_scope_t* scope, choir_var_t* var,
+                                 choir_dtype_t dtype) {
+  choir_view_t view = *choir_tensor_view(var->tensor);
+  view.dtype = dtype;
+  choir_view_set_layout_like(&view, choir_tensor_view(var->tensor));
+  CHOIR_TRY(choir_tensor_create_layout(scope->device, &view, &var->grad));
+  var->begun_by = scope->visiting;
+  var->last_leaf = -1;
+  return NULL;
+}
+
+choir_status_t choir__turn_place(choir_scope_t* scope, choir_var_t* var,
+                                 choir_dtype_t dtype, bool makes,
+                                 choir_tensor_t** out_dst,
+                                 bool* out_accumulate) {
+  if (!var->grad) {
+    if (!makes) return NULL;
+    CHOIR_TRY(make_whole(scope, var, dtype));
+  } else if (var->grad_is_shared) {
+    choir_tensor_t* own = NULL;
+    CHOIR_TRY(choir_op_run(scope->stream, CHOIR_OP_COPY, &var->grad, 1, NULL,
+                           false, &own));
+    choir_tensor_release(var->grad);
+    var->grad = own;
+    var->grad_is_shared = false;
+  }
+  *out_accumulate =
+      var->begun_by != scope->visiting || var->last_leaf >= scope->leaf;
+  return slice(scope, var, var->grad, out_dst);
+}
+
+// ---- Visits ----
+
+static choir_status_t make_leaves(choir_scope_t* scope, choir_var_t* var) {
+  if (var->unrounded) var = var->unrounded;
+  if (var->rows != 0 || !var->wants_grad || var->leaves) return NULL;
+  var->leaves = choir_scope_alloc(
+      scope, sizeof(choir__leaf_t) * (size_t)scope->leaf_count);
+  return var->leaves ? NULL : choir_status_clone(scope->error);
+}
+
+static choir_status_t scale(choir_scope_t* scope, choir_tensor_t* tensor,
+                            int64_t leaf, choir_tensor_t** out_scaled) {
+  const choir_scale_attrs_t attrs = {.factor = share_of(scope, leaf)};
+  *out_scaled = NULL;
+  return choir_op_run(scope->stream, CHOIR_OP_SCALE, &tensor, 1, &attrs, false,
+                      out_scaled);
+}
+
+static choir_status_t add(choir_scope_t* scope, choir_tensor_t* a,
+                          choir_tensor_t* b, choir_tensor_t** sum) {
+  choir_tensor_t* srcs[] = {a, b};
+  return choir_op_run(scope->stream, CHOIR_OP_ADD, srcs, 2, NULL, false, sum);
+}
+
+// What came as a whole, of no sample, is of each micro-shard its share.
+static choir_status_t share_out(choir_scope_t* scope, choir_var_t* var) {
+  if (!var->grad) return NULL;
+  CHOIR_TRY(make_leaves(scope, var));
+  for (int64_t i = 0; i < scope->leaf_count; ++i) {
+    choir__leaf_t* leaf = &var->leaves[i];
+    choir_tensor_t *own = NULL, *sum = NULL;
+    CHOIR_TRY(scale(scope, var->grad, i, &own));
+    if (leaf->grad) {
+      choir_status_t status = add(scope, leaf->grad, own, &sum);
+      choir_tensor_release(own);
+      CHOIR_TRY(status);
+      choir_tensor_release(leaf->grad);
+      own = sum;
+    }
+    *leaf = (choir__leaf_t){own, false};
+  }
+  choir_tensor_release(var->grad);
+  var->grad = NULL;
+  return NULL;
+}
+
+typedef choir_status_t (*run_t)(choir_scope_t* scope,
+                                const choir_tape_entry_t* entry,
+                                choir_tensor_t* dy);
+
+static choir_status_t run_leaf(choir_scope_t* scope,
+                               const choir_tape_entry_t* entry, run_t run) {
+  const choir_var_t* result = entry->results[0];
+  if (scope->turn == CHOIR__TURN_REST) return run(scope, entry, result->grad);
+  if (result->leaves)
+    return run(scope, entry, result->leaves[scope->leaf].grad);
+  choir_tensor_t* dy = NULL;
+  CHOIR_TRY(scale(scope, result->grad, scope->leaf, &dy));
+  choir_status_t status = run(scope, entry, dy);
+  choir_tensor_release(dy);
+  return status;
+}
+
+static choir_status_t run_leaves(choir_scope_t* scope, choir__turn_t turn,
+                                 const choir_tape_entry_t* entry, run_t run) {
+  for (int32_t i = 0; i < entry->src_count; ++i)
+    CHOIR_TRY(make_leaves(scope, entry->srcs[i]));
+  scope->turn = turn;
+  choir_status_t status = NULL;
+  for (scope->leaf = 0; !status && scope->leaf < scope->leaf_count;
+       ++scope->leaf)
+    status = run_leaf(scope, entry, run);
+  scope->turn = CHOIR__TURN_ALL;
+  return status;
+}
+
+choir_status_t choir__micro_shards_pass(choir_grad_t* grad, int32_t src,
+                                        choir_tensor_t* gradient) {
+  choir_scope_t* scope = grad->scope;
+  choir_var_t* var = grad->src_vars[src];
+  const choir_view_t* all = choir_tensor_view(gradient);
+  if (!var->wants_grad) return NULL;
+  CHOIR_TRY(make_leaves(scope, var));
+  choir_view_t one = *all;
+  one.ndim--;
+  memmove(one.shape, all->shape + 1, sizeof(one.shape) - sizeof(one.shape[0]));
+  memmove(one.strides, all->strides + 1,
+          sizeof(one.strides) - sizeof(one.strides[0]));
+  scope->turn = CHOIR__TURN_REST;
+  choir_status_t status = NULL;
+  for (scope->leaf = 0; !status && scope->leaf < scope->leaf_count;
+       ++scope->leaf) {
+    choir_tensor_t* part = NULL;
+    one.offset = all->offset + scope->leaf * all->strides[0];
+    status = choir_tensor_from_view(&one, &part);
+    if (!status) status = choir_grad_pass(grad, src, part);
+    choir_tensor_release(part);
+  }
+  scope->turn = CHOIR__TURN_ALL;
+  return status;
+}
+
+static choir_status_t refuse(const choir_tape_entry_t* entry) {
+  return CHOIR_ERROR(
+      UNIMPLEMENTED,
+      "with micro-shards the first dimension of all that is computed from "
+      "samples must be that of samples, and each sample's rows must follow "
+      "from "
+      "it alone; %s",
+      entry->op == CHOIR_OP_COUNT
+          ? "of a custom op it is not known"
+          : "of a source or a result here that does not hold");
+}
+
+choir_status_t choir__micro_shards_visit(choir_scope_t* scope,
+                                         const choir_tape_entry_t* entry,
+                                         run_t run) {
+  choir_var_t* result = entry->results[0];
+  bool has_samples = false, wants_samples = false, wants_rest = false;
+  const bool is_custom = entry->op == CHOIR_OP_COUNT;
+  bool is_mixed = is_custom && !entry->custom.knows_micro_shards;
+  for (int32_t i = 0; i < entry->src_count; ++i) {
+    const choir_var_t* var = entry->srcs[i];
+    has_samples |= var->rows != 0;
+    wants_samples |= var->wants_grad && var->rows != 0;
+    wants_rest |= var->wants_grad && var->rows == 0;
+    is_mixed |= var->rows == CHOIR__MIXED;
+  }
+  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
+    is_mixed |= entry->results[i] && entry->results[i]->rows == CHOIR__MIXED;
+  // Its random numbers are those of all of the rank's samples.
+  is_mixed |= !is_custom && choir__op_def(entry->op)->at_step;
+  scope->visiting = entry;
+  if (!has_samples) {
+    if (!result->leaves) return run(scope, entry, result->grad);
+    CHOIR_TRY(share_out(scope, result));
+    return run_leaves(scope, CHOIR__TURN_LEAF, entry, run);
+  }
+  const bool is_sum = result->rows == 0;
+  if (is_mixed && (is_sum || wants_rest)) return refuse(entry);
+  if (is_custom && !is_mixed) return run(scope, entry, result->grad);
+  if (is_sum) return run_leaves(scope, CHOIR__TURN_LEAF, entry, run);
+  if (wants_samples) {
+    scope->turn = CHOIR__TURN_SAMPLES;
+    choir_status_t status = run(scope, entry, result->grad);
+    scope->turn = CHOIR__TURN_ALL;
+    CHOIR_TRY(status);
+  }
+  return wants_rest ? run_leaves(scope, CHOIR__TURN_REST, entry, run) : NULL;
+}
+
+// ---- Sums ----
+
+// Neighbours in a row, one reference each. What becomes part i of the gradient
+// is written to its place as soon as it is a sum.
+typedef struct row_s {
+  choir_tensor_t* at[CHOIR__SUM_TREE_NODES + 1];
+  choir_tensor_t* places[CHOIR__SUM_TREE_NODES + 1];  // lent; NULL: none
+  int32_t count;
+} row_t;
+
+static choir_status_t find_places(const choir_scope_t* scope,
+                                  const choir_var_t* var, row_t* row) {
+  const choir_param_t* param = var->param;
+  const int32_t parts =
+      choir__sum_tree_of(scope->leaf_total, scope->first_leaf,
+                         scope->first_leaf + scope->leaf_count)
+          .count;
+  const int32_t most = 1 + (param ? param->grad_part_count : 0);
+  if (parts > most)
+    return CHOIR_ERROR(
+        FAILED_PRECONDITION,
+        "the gradient of %s has %d parts, of micro-shards %lld to %lld of "
+        "%lld, and %d %s; who updates has to add up those of all ranks",
+        param ? param->name : "an input", parts, (long long)scope->first_leaf,
+        (long long)(scope->first_leaf + scope->leaf_count - 1),
+        (long long)scope->leaf_total, most, most == 1 ? "place" : "places");
+  if (!param) return NULL;
+  row->places[0] = param->grad;
+  for (int32_t i = 1; i < parts; ++i) row->places[i] = param->grad_parts[i - 1];
+  return NULL;
+}
+
+static choir_status_t add_last(choir_scope_t* scope, row_t* row) {
+  const int32_t left = row->count - 2;
+  choir_tensor_t* sum = row->places[left];
+  if (sum) choir_tensor_retain(sum);
+  choir_tensor_t* const given = sum;
+  choir_status_t status = add(scope, row->at[left], row->at[left + 1], &sum);
+  if (status) {
+    choir_tensor_release(given);
+    return status;
+  }
+  choir_tensor_release(row->at[--row->count]);
+  choir_tensor_release(row->at[left]);
+  row->at[left] = sum;
+  return NULL;
+}
+
+static choir_status_t add_leaves(choir_scope_t* scope, choir_var_t* var,
+                                 row_t* row) {
+  choir__sum_tree_t tree = {.leaves = scope->leaf_total};
+  for (int64_t i = 0; i < scope->leaf_count; ++i) {
+    if (!var->leaves[i].grad)
+      return CHOIR_ERROR(INTERNAL, "micro-shard %lld gave no gradient",
+                         (long long)i);
+    row->at[row->count++] = var->leaves[i].grad;
+    var->leaves[i].grad = NULL;
+    const choir__node_t leaf = {0, scope->first_leaf + i};
+    for (int32_t n = choir__sum_tree_push(&tree, leaf); n > 0; --n)
+      CHOIR_TRY(add_last(scope, row));
+  }
+  for (int32_t i = 0; i < row->count; ++i) {
+    choir_tensor_t* place = row->places[i];
+    if (!place || place == row->at[i]) continue;
+    CHOIR_TRY(choir_op_run(scope->stream, CHOIR_OP_COPY, &row->at[i], 1, NULL,
+                           false, &place));
+    choir_tensor_retain(place);
+    choir_tensor_release(row->at[i]);
+    row->at[i] = place;
+  }
+  return NULL;
+}
+
+static bool has_leaf(const choir_scope_t* scope, const choir_var_t* var) {
+  for (int64_t i = 0; var->leaves && i < scope->leaf_count; ++i)
+    if (var->leaves[i].grad) return true;
+  return false;
+}
+
+choir_status_t choir__micro_shards_sum(choir_scope_t* scope, choir_var_t* var) {
+  if (scope->leaf_count == 0 || (!var->grad && !has_leaf(scope, var)))
+    return NULL;
+  row_t row = {.count = 0};
+  CHOIR_TRY(find_places(scope, var, &row));
+  CHOIR_TRY(share_out(scope, var));
+  choir_status_t status = add_leaves(scope, var, &row);
+  if (!status) {
+    var->grad = row.at[0];
+    row.at[0] = NULL;
+  }
+  for (int32_t i = 0; i < row.count; ++i) choir_tensor_release(row.at[i]);
+  return status;
+}
+
+void choir__micro_shards_drop(choir_scope_t* scope, choir_var_t* var) {
+  for (int64_t i = 0; var->leaves && i < scope->leaf_count; ++i)
+    choir_tensor_release(var->leaves[i].grad);
+  var->leaves = NULL;
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_CORE_SUM_TREE_BACKEND_H_
+#define CHOIR_CORE_SUM_TREE_BACKEND_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The order in which sums over the micro-shards of a step are taken, whoever
+// has them (docs/reproducible.md): leaf i is the sum of micro-shard i; node
+// (l + 1, i) is node (l, 2 i) + node (l, 2 i + 1), or the first alone where
+// there is no second; the root is the sum of all.
+//
+// Leaves, or nodes, come in ascending order and without a gap. Those that there
+// are stand in a row; two neighbours that make a node become one, as a counter
+// carries:
+//
+//   choir__sum_tree_t tree = {.leaves = leaves};
+//   for (int64_t i = first; i < end; i++) {
+//     row[count++] = leaf i;
+//     for (int32_t n = choir__sum_tree_push(&tree, (choir__node_t){0, i}); n;
+//          n--) {
+//       count--;
+//       row[count - 1] += row[count];
+//     }
+//   }
+//
+// What is left, tree.count nodes, is what a rank with these leaves gives to
+// others: at most 2 log2 of them, one where they are all or a subtree.
+//
+// Threads: plain values.
+
+typedef struct choir__node_s {
+  int32_t level;
+  int64_t index;
+} choir__node_t;
+
+enum { CHOIR__SUM_TREE_NODES = 128 };
+
+typedef struct choir__sum_tree_s {
+  int64_t leaves;  // of the whole step
+  int32_t count;
+  choir__node_t nodes[CHOIR__SUM_TREE_NODES];
+} choir__sum_tree_t;
+
+// Appends a node. How often the last two are to be added up.
+int32_t choir__sum_tree_push(choir__sum_tree_t* tree, choir__node_t node);
+// Of a step's leaves, the nodes that leaves first .. end - 1 become.
+choir__sum_tree_t choir__sum_tree_of(int64_t leaves, int64_t first,
+                                     int64_t end);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_CORE_SUM_TREE_BACKEND_H_

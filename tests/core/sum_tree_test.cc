@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/sum_tree_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+// Sums as text: "((0+1)+2)".
+using Row = std::vector<std::string>;
+
+std::string Leaf(int64_t i) { return std::to_string(i); }
+
+// The definition: neighbours in pairs, level by level.
+std::string Root(int64_t leaves) {
+  Row row;
+  for (int64_t i = 0; i < leaves; ++i) row.push_back(Leaf(i));
+  while (row.size() > 1) {
+    Row above;
+    for (size_t i = 0; i < row.size(); i += 2)
+      above.push_back(i + 1 < row.size() ? "(" + row[i] + "+" + row[i + 1] + ")"
+                                         : row[i]);
+    row = above;
+  }
+  return row[0];
+}
+
+void Push(choir__sum_tree_t* tree, choir__node_t node, const std::string& sum,
+          Row* row) {
+  row->push_back(sum);
+  for (int32_t n = choir__sum_tree_push(tree, node); n > 0; --n) {
+    const std::string last = row->back();
+    row->pop_back();
+    row->back() = "(" + row->back() + "+" + last + ")";
+  }
+  ASSERT_EQ(row->size(), static_cast<size_t>(tree->count));
+}
+
+// What ranks with leaves up to each of `ends` make together.
+std::string SumOf(int64_t leaves, const std::vector<int64_t>& ends,
+                  int32_t* most) {
+  choir__sum_tree_t all = {};
+  all.leaves = leaves;
+  Row row;
+  int64_t first = 0;
+  for (int64_t end : ends) {
+    choir__sum_tree_t own = {};
+    own.leaves = leaves;
+    Row sums;
+    for (int64_t i = first; i < end; ++i) Push(&own, {0, i}, Leaf(i), &sums);
+    const choir__sum_tree_t same = choir__sum_tree_of(leaves, first, end);
+    EXPECT_EQ(same.count, own.count);
+    *most = std::max(*most, own.count);
+    for (int32_t k = 0; k < own.count; ++k)
+      Push(&all, same.nodes[k], sums[static_cast<size_t>(k)], &row);
+    first = end;
+  }
+  EXPECT_EQ(row.size(), 1u);
+  return row[0];
+}
+
+TEST(SumTreeTest, IsTheDefinitionForOneRank) {
+  int32_t most = 0;
+  EXPECT_EQ(SumOf(5, {5}, &most), "(((0+1)+(2+3))+4)");
+  EXPECT_EQ(most, 1);
+  for (int64_t leaves = 1; leaves <= 70; ++leaves)
+    EXPECT_EQ(SumOf(leaves, {leaves}, &most), Root(leaves)) << leaves;
+  EXPECT_EQ(most, 1);
+}
+
+TEST(SumTreeTest, IsTheSameForAnyRanks) {
+  std::mt19937 random(1);
+  for (int64_t leaves = 1; leaves <= 70; ++leaves)
+    for (int trial = 0; trial < 30; ++trial) {
+      std::vector<int64_t> ends;
+      for (size_t ranks = random() % 9; ends.size() < ranks;)
+        ends.push_back(static_cast<int64_t>(random()) % (leaves + 1));
+      std::sort(ends.begin(), ends.end());
+      ends.push_back(leaves);
+      int32_t most = 0;
+      EXPECT_EQ(SumOf(leaves, ends, &most), Root(leaves));
+      int32_t levels = 0;
+      while (leaves >> levels) ++levels;
+      EXPECT_LE(most, 2 * levels);
+    }
+}
+
+// Equal shares of a power of two are one node each.
+TEST(SumTreeTest, GivesOneNodeForASubtree) {
+  for (int64_t share : {1, 2, 4, 8})
+    for (int64_t rank = 0; rank < 6; ++rank)
+      EXPECT_EQ(
+          choir__sum_tree_of(6 * share, rank * share, (rank + 1) * share).count,
+          1);
+  EXPECT_EQ(choir__sum_tree_of(24, 0, 12).count, 2);
+  EXPECT_EQ(choir__sum_tree_of(24, 6, 6).count, 0);
+}
+
+// The last node of a level may have no neighbour.
+TEST(SumTreeTest, LargeTrees) {
+  const int64_t leaves = (int64_t{1} << 40) + 1;
+  choir__sum_tree_t tree = {};
+  tree.leaves = leaves;
+  EXPECT_EQ(choir__sum_tree_push(&tree, {40, 0}), 0);
+  EXPECT_EQ(choir__sum_tree_push(&tree, {0, leaves - 1}), 1);
+  EXPECT_EQ(tree.count, 1);
+  EXPECT_EQ(tree.nodes[0].level, 41);
+}
+
+}  // namespace
