@@ -133,6 +133,8 @@ static void detach(choir_updater_t* updater) {
   dist->shards = NULL;
   choir__clip_destroy(dist->clip);
   dist->clip = NULL;
+  choir__sums_destroy(dist->sums);
+  dist->sums = NULL;
   dist->has_states = false;
   dist->uses_shards = false;
   dist->has_lost_states = false;

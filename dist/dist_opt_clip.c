@@ -114,9 +114,12 @@ choir_status_t choir__clip_submit(choir__clip_t* clip, bool is_owned,
   size_t count = list_grads(clip, is_owned);
   CHOIR_TRY(choir__clip_values(limits, stream, clip->list, count));
   if (!(limits->norm > 0)) return NULL;
-  count = list_grads(clip, true);
+  // With micro-shards every rank has all gradients, and the norm's bits follow
+  // from them alone.
+  const bool is_whole = clip->dist->has_sums;
+  count = list_grads(clip, !is_whole);
   CHOIR_TRY(choir__clip_squares(stream, clip->list, count, clip->total));
-  CHOIR_TRY(add_up(clip, stream));
+  if (!is_whole) CHOIR_TRY(add_up(clip, stream));
   count = list_grads(clip, is_owned);
   return choir__clip_scale(limits, stream, clip->list, count, clip->total);
 }

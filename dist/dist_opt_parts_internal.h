@@ -36,6 +36,7 @@ typedef struct choir__place_s {
 
 typedef struct choir__shards_s choir__shards_t;
 typedef struct choir__clip_s choir__clip_t;
+typedef struct choir__sums_s choir__sums_t;
 
 struct choir_dist_opt_s {
   choir_updater_t updater;  // first
@@ -61,6 +62,8 @@ struct choir_dist_opt_s {
   choir__mirror_t* mirror;  // NULL: the strategy works where the gradients are
   choir__shards_t* shards;  // NULL: each rank updates everything
   choir__clip_t* clip;      // NULL: gradients have no limits
+  choir__sums_t* sums;      // over micro-shards; NULL: no step had any
+  bool has_sums;            // this one has
   bool has_states;          // of the optimizer
   bool uses_shards;         // those states are shards
   bool has_lost_states;     // on their way from shards to wholes, or back
@@ -74,7 +77,8 @@ struct choir_dist_opt_s {
   uint64_t* hashes;  // of a tensor, [ranks]
   choir_plan_t plan;
   choir_stream_t* compute;
-  bool is_partial;  // of the passes of a step not the last
+  const choir_step_t* scope_step;  // of the scope whose step it is
+  bool is_partial;                 // of the passes of a step not the last
   bool attached;
   choir_span_t span;  // of the wait
 };
@@ -119,6 +123,15 @@ void choir__clip_destroy(choir__clip_t* clip);
 choir_status_t choir__clip_submit(choir__clip_t* clip, bool is_owned,
                                   choir_stream_t* stream);
 
+// dist_opt_sums.c
+// Before backward of each step: places for gradients where it has micro-shards.
+choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
+                                   const choir_step_t* step);
+// Of such a step, in place of the strategy's exchange: the sum over all ranks'.
+choir_status_t choir__sums_submit(choir__sums_t* sums, const choir_step_t* step,
+                                  int32_t bucket, choir_stream_t* stream);
+void choir__sums_destroy(choir__sums_t* sums);
+
 // dist_opt_states.c
 // Attaches the optimizer, with states as the strategy of dist needs them, or
 // takes those that there are to where it needs them. Collective.
@@ -158,7 +171,8 @@ choir_status_t choir__layers_open_all_gather(choir_updater_t* updater,
                                              size_t most_bytes);
 choir_status_t choir__layers_all_gather(choir_updater_t* updater,
                                         const choir_step_values_t* values,
-                                        choir_tensor_t* own, const char* name,
+                                        choir_tensor_t* own, int64_t rows,
+                                        int64_t total, const char* name,
                                         choir_tensor_t** out_all);
 
 // dist_opt_trace.c

@@ -151,6 +151,12 @@ choir_status_t choir__shards_create(const choir_dist_opt_t* dist,
   bool can = false;
   CHOIR_TRY(check(dist, &can));
   if (!can) return NULL;
+  if (choir_device_is_reproducible(dist->device))
+    return dist->config.shard
+               ? CHOIR_ERROR(UNIMPLEMENTED,
+                             "dist_opt: shards of the optimizer's states on a "
+                             "reproducible device")
+               : NULL;
   choir__peers_t* peers = NULL;
   CHOIR_TRY(choir__peers_create(dist, &peers));
   if (!peers && !dist->config.shard) return NULL;

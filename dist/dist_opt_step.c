@@ -79,9 +79,11 @@ static choir_status_t exchange_bucket(choir_dist_opt_t* dist, int32_t bucket,
   if (!dist->buckets[bucket].passes)
     CHOIR_TRY(choir__mirror_submit_bucket(dist->mirror, bucket, stream, false));
   CHOIR_TRY(exchange_failure(
-      dist, dist->uses_shards
-                ? choir__shards_reduce(dist->shards, bucket, stream)
-                : strategy->def->exchange(strategy, bucket, stream)));
+      dist,
+      dist->has_sums
+          ? choir__sums_submit(dist->sums, dist->scope_step, bucket, stream)
+      : dist->uses_shards ? choir__shards_reduce(dist->shards, bucket, stream)
+                          : strategy->def->exchange(strategy, bucket, stream)));
   return choir__mirror_submit_bucket(dist->mirror, bucket, stream, true);
 }
 
@@ -221,6 +223,9 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
     return;
   }
   const choir_step_t* step = choir_scope_step(scope);
+  choir_scope_fail(scope, choir__sums_prepare(dist, step));
+  if (!choir_scope_is_ok(scope)) return;
+  dist->scope_step = step;
   const bool exchanges =
       dist->strategy->def->exchange && !step->is_partial && !reduces_late(dist);
   dist->is_partial = step->is_partial;

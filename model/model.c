@@ -149,7 +149,7 @@ static choir_vars_t take_tensors(const choir_model_t* model,
   int32_t count = 0;
   memset(vars, 0, sizeof(*vars));
   for (; count < CHOIR_MODEL_MAX_TENSORS && tensors[count]; ++count)
-    vars->at[count] = choir_scope_input(model->scope, tensors[count]);
+    vars->at[count] = choir_scope_samples(model->scope, tensors[count]);
   return (choir_vars_t){vars->at, count};
 }
 
@@ -310,7 +310,8 @@ choir_status_t choir_model_set_updater(choir_model_t* model,
     return status;
   }
   model->updater = updater;
-  status = choir__sync_norms_open(model);
+  model->sync_norm_rows = 0;
+  status = choir__sync_norms_open(model, 1);
   if (status) drop_updater(model);
   return status;
 }
@@ -573,7 +574,8 @@ static choir_status_t train_eagerly(choir_model_t* model,
       .sample_count = model->pass_samples + batch->sample_count,
       .global_count = batch->global_count,
       .is_partial = choir__model_is_partial(model),
-      .batch_number = batch->batch_number};
+      .batch_number = batch->batch_number,
+      .micro_shard = batch->micro_shard};
   choir__model_graph_t recorded;
   CHOIR_TRY(
       choir__model_begin_graph(model, CHOIR__STEP_TRAIN, batch, &recorded));
@@ -628,6 +630,9 @@ static choir_status_t train_one_batch(choir_model_t* model,
   CHOIR_TRY(choir__model_need_updater(model, "training"));
   if (model->updater->vtable->begin_step && model->pass == 0)
     CHOIR_TRY(model->updater->vtable->begin_step(model->updater, model->step));
+  if (batch->micro_shard > 0)
+    CHOIR_TRY(choir__sync_norms_open(
+        model, (batch->global_count - 1) / batch->micro_shard + 1));
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
   const int64_t step = model->step;

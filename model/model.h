@@ -195,6 +195,8 @@ typedef struct choir_model_batch_s {
   // compares it over ranks, so that one which skips a batch is noticed. 0: not
   // told.
   int64_t batch_number;
+  // Samples of a micro-shard (see choir_step_t); 0: there are none.
+  int64_t micro_shard;
 } choir_model_batch_t;
 
 // Forward, loss, backward, update; counts loss and hits in the metrics. With an

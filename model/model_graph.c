@@ -66,6 +66,9 @@ static choir__graph_key_t make_key(const choir_model_t* model,
     if (model->updater && model->updater->vtable->variant)
       key.variant = model->updater->vtable->variant(model->updater);
     key.partial = choir__model_is_partial(model);
+    key.micro_shard = batch->micro_shard;
+    key.first_sample = batch->micro_shard ? batch->first_sample : 0;
+    key.global_count = batch->micro_shard ? batch->global_count : 0;
     key.trainable = hash_trainable(model);
   }
   return key;

@@ -31,6 +31,8 @@ typedef struct choir__graph_key_s {
   int64_t variant;  // of the updater
   int64_t asked;    // the batch's variant
   int64_t partial;  // a pass that is not the step's last
+  // With micro-shards: which there are, first_sample and global_count.
+  int64_t micro_shard, first_sample, global_count;
   uint64_t trainable;
 } choir__graph_key_t;
 
@@ -79,6 +81,7 @@ struct choir_model_s {
   void** sync_norms;
   size_t sync_norm_count;
   size_t sync_norm_capacity;
+  int64_t sync_norm_rows;           // that there is room for
   int64_t batch_number;             // of the step that runs
   choir_param_set_t* params;        // the layers' and the model's own
   choir_tensor_t* loss_sum;         // f64 (1), summed on the device
@@ -189,9 +192,10 @@ choir_status_t choir__append(choir_allocator_t allocator, void*** items,
                              size_t* count, size_t* capacity, void* item)
     CHOIR_NODISCARD;
 // sync_batch_norm.c
-// Collective where there is one: room for what they exchange, with the updater
-// that the model has now.
-choir_status_t choir__sync_norms_open(choir_model_t* model);
+// Collective where there is not as much yet: room for what they exchange, so
+// many rows of all ranks, with the updater that the model has now. Not while a
+// step is recorded.
+choir_status_t choir__sync_norms_open(choir_model_t* model, int64_t rows);
 // In the place of forward and backward, on a rank without samples.
 void choir__sync_norms_without_samples(choir_model_t* model,
                                        choir_scope_t* scope);

@@ -19,12 +19,20 @@ typedef struct stand_in_s {
   choir_updater_t* own;
 } stand_in_t;
 
+static choir_status_t open_all_gather(choir_updater_t* updater,
+                                      size_t most_bytes) {
+  choir_updater_t* real = ((stand_in_t*)updater)->own;
+  return real->vtable->open_all_gather(real, most_bytes);
+}
+
 static choir_status_t all_gather(choir_updater_t* updater,
                                  const choir_step_values_t* values,
-                                 choir_tensor_t* own, const char* name,
+                                 choir_tensor_t* own, int64_t rows,
+                                 int64_t total, const char* name,
                                  choir_tensor_t** out_all) {
   choir_updater_t* real = ((stand_in_t*)updater)->own;
-  return real->vtable->all_gather(real, values, own, name, out_all);
+  return real->vtable->all_gather(real, values, own, rows, total, name,
+                                  out_all);
 }
 
 // ---- What a step changes beside the parameters ----
@@ -61,8 +69,10 @@ static choir_status_t step_aside(choir_model_t* model,
                          .vtable = {.backward_and_update = aside->backward},
                          .own = model->updater};
   stand_in.updater.vtable = &stand_in.vtable;
-  if (model->updater->vtable->all_gather)
+  if (model->updater->vtable->all_gather) {
+    stand_in.vtable.open_all_gather = open_all_gather;
     stand_in.vtable.all_gather = all_gather;
+  }
   const choir_metrics_t metrics = model->metrics;
   const int64_t step = model->step;
   const int64_t pass = model->pass;

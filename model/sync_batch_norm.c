@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch norm over the samples of all ranks: ops of one rank, and an all_gather
-// of the updater between them, once in forward and once in backward.
+// of the updater between them, once in forward and once in backward. What a
+// rank gives is of all its samples, or of each of its micro-shards, whose sums
+// then have one order for any number of ranks.
 #include "model/sync_batch_norm.h"
 
 #include <math.h>
@@ -10,9 +12,9 @@
 #include "model/model_internal.h"
 #include "model/updater_backend.h"
 
-// What a rank gives in forward: for each channel the count of elements, their
-// mean and their biased variance. The count is negative where no backward
-// follows, which a rank without samples cannot know otherwise.
+// What a row has in forward: for each channel the count of elements, their mean
+// and their biased variance. The count is negative where no backward follows,
+// which a rank without samples cannot know otherwise.
 enum { COUNT, MEAN, VAR, MOMENTS };
 // What merging makes of them beside these.
 enum { UNBIASED = MOMENTS, MERGED };
@@ -63,36 +65,97 @@ static choir_status_t need_ranks(const choir_model_t* model, const char* name) {
                          : "the model has no updater");
 }
 
-choir_status_t choir__sync_norms_open(choir_model_t* model) {
-  if (model->sync_norm_count == 0) return NULL;
+choir_status_t choir__sync_norms_open(choir_model_t* model, int64_t rows) {
+  if (model->sync_norm_count == 0 || rows <= model->sync_norm_rows) return NULL;
   size_t most = 0;
   for (size_t i = 0; i < model->sync_norm_count; ++i) {
     const choir_sync_batch_norm_t* norm = model->sync_norms[i];
+    // One rank without others has all micro-shards.
+    if (norm->only_micro_shards && !model->updater->vtable->all_gather)
+      continue;
     CHOIR_TRY(need_ranks(model, norm->name));
     const size_t bytes =
         MOMENTS * (size_t)choir_tensor_count(norm->running_mean) *
         choir_dtype_bytes(choir_tensor_dtype(norm->running_mean));
     if (bytes > most) most = bytes;
   }
-  return model->updater->vtable->open_all_gather(model->updater, most);
+  model->sync_norm_rows = rows;
+  return most > 0 ? model->updater->vtable->open_all_gather(model->updater,
+                                                            (size_t)rows * most)
+                  : NULL;
 }
 
-// ---- Parts of vectors ----
+// ---- Rows ----
 
-// (parts * c), and that of every rank, (ranks, parts * c).
+// This rank's samples: as one, or by micro-shards.
+typedef struct shards_s {
+  int64_t size, count;  // samples of one; how many
+  int64_t total;        // of all ranks; 0: one of each
+} shards_t;
+
+static shards_t shards_of(const choir_scope_t* scope, int64_t samples) {
+  const choir_step_t* step = choir_scope_step(scope);
+  const int64_t size = step->micro_shard;
+  if (size == 0) return (shards_t){samples, 1, 0};
+  return (shards_t){size, (samples - 1) / size + 1,
+                    (step->global_count - 1) / size + 1};
+}
+
+// Of a tensor (n, ...).
+static choir_status_t samples_of(const shards_t* shards, choir_tensor_t* tensor,
+                                 int64_t index, choir_tensor_t** out_part) {
+  choir_view_t view = *choir_tensor_view(tensor);
+  const int64_t first = index * shards->size;
+  const int64_t left = view.shape[0] - first;
+  view.shape[0] = left < shards->size ? left : shards->size;
+  view.offset += first * view.strides[0];
+  return choir_tensor_from_view(&view, out_part);
+}
+
+// Uncleared, (rows, parts * c), where `like` is (c).
+static choir_tensor_t* make_rows(choir_scope_t* scope, choir_tensor_t* like,
+                                 int64_t rows, int32_t parts) {
+  const int64_t shape[] = {rows, parts * choir_tensor_count(like)};
+  choir_tensor_t* made = NULL;
+  choir_scope_fail(
+      scope, choir_tensor_create(choir_scope_device(scope),
+                                 choir_tensor_dtype(like), 2, shape, &made));
+  (void)choir_scope_input(scope, made);
+  choir_tensor_release(made);
+  return made;
+}
+
+// Part `part` of `parts` of one row, (c), or of all, (rows, c).
+static choir_status_t cell(choir_tensor_t* rows, int64_t row, int32_t part,
+                           int32_t parts, choir_tensor_t** out_cell) {
+  choir_view_t view = *choir_tensor_view(rows);
+  const int64_t columns = view.shape[1] / parts;
+  view.offset += (row < 0 ? 0 : row * view.strides[0]) + part * columns;
+  if (row < 0) {
+    view.shape[1] = columns;
+  } else {
+    view.ndim = 1;
+    view.shape[0] = columns;
+    view.strides[0] = 1;
+  }
+  return choir_tensor_from_view(&view, out_cell);
+}
+
+// The rows of all ranks. One rank without others has them all.
 static choir_var_t* gather(choir_model_t* model, choir_scope_t* scope,
-                           choir_var_t* const* parts, int32_t count,
+                           choir_tensor_t* own, const shards_t* shards,
                            const char* name) {
-  const choir_concat_attrs_t along = {.axis = 0};
-  choir_var_t* own = choir_var_concat(scope, parts, count, &along);
   const choir_step_values_t values = {.step = model->step,
                                       .batch_number = model->batch_number};
   choir_tensor_t* all = NULL;
-  if (!choir_scope_is_ok(scope)) return own;
+  if (!choir_scope_is_ok(scope)) return choir_scope_fail(scope, NULL);
+  if (shards->total > 0 && shards->total == shards->count &&
+      !model->updater->vtable->all_gather)
+    return choir_scope_input(scope, own);
   choir_status_t status = need_ranks(model, name);
   if (!status)
     status = model->updater->vtable->all_gather(
-        model->updater, &values, choir_var_tensor(own), name, &all);
+        model->updater, &values, own, shards->count, shards->total, name, &all);
   if (status) return choir_scope_fail(scope, status);
   choir_var_t* var = choir_scope_input(scope, all);
   choir_tensor_release(all);
@@ -113,19 +176,13 @@ static choir_var_t* part_of(choir_scope_t* scope, choir_var_t* x, int32_t index,
   return choir_var_slice(scope, x, &attrs);
 }
 
-static choir_var_t* filled(choir_scope_t* scope, choir_var_t* like,
-                           double value) {
-  const choir_fill_attrs_t attrs = {.value = value};
-  return choir_var_fill(scope, like, &attrs);
-}
-
 static choir_var_t* scaled(choir_scope_t* scope, choir_var_t* x, double factor,
                            double shift) {
   const choir_scale_attrs_t attrs = {.factor = factor, .shift = shift};
   return choir_var_scale(scope, x, &attrs);
 }
 
-static choir_var_t* sum_of_ranks(choir_scope_t* scope, choir_var_t* x) {
+static choir_var_t* sum_of_rows(choir_scope_t* scope, choir_var_t* x) {
   const choir_reduce_attrs_t attrs = {.axis = 0};
   return choir_var_sum(scope, x, &attrs);
 }
@@ -154,23 +211,24 @@ choir_status_t choir__sync_norm_update(choir_scope_t* scope,
                                norm->momentum, norm->momentum);
 }
 
-// The moments of all ranks' samples, [MERGED], from `own` (Chan, Golub and
-// LeVeque, 1979): the sum of squares is that within ranks and that of the
-// ranks' means around the mean, so that nothing large is subtracted from
-// another. *out_signs: the counts as they came.
+// The moments of all ranks' samples, [MERGED], from `own` rows (Chan, Golub and
+// LeVeque, 1979): the sum of squares is that within rows and that of the rows'
+// means around the mean, so that nothing large is subtracted from another.
+// *out_signs: the counts as they came.
 static void merge(choir_model_t* model, choir_scope_t* scope,
-                  const choir_sync_batch_norm_t* norm, choir_var_t* const* own,
-                  choir_var_t** out_moments, choir_var_t** out_signs) {
-  choir_var_t* all = gather(model, scope, own, MOMENTS, norm->name);
+                  const choir_sync_batch_norm_t* norm, choir_tensor_t* own,
+                  const shards_t* shards, choir_var_t** out_moments,
+                  choir_var_t** out_signs) {
+  choir_var_t* all = gather(model, scope, own, shards, norm->name);
   choir_var_t* signs = part_of(scope, all, COUNT, MOMENTS);
   choir_var_t* counts = choir_var_abs(scope, signs);
   choir_var_t* means = part_of(scope, all, MEAN, MOMENTS);
   choir_var_t* vars = part_of(scope, all, VAR, MOMENTS);
-  choir_var_t* count = sum_of_ranks(scope, counts);
+  choir_var_t* count = sum_of_rows(scope, counts);
   choir_var_t* mean = choir_var_div(
-      scope, sum_of_ranks(scope, choir_var_mul(scope, counts, means)), count);
+      scope, sum_of_rows(scope, choir_var_mul(scope, counts, means)), count);
   choir_var_t* distance = choir_var_sub(scope, means, mean);
-  choir_var_t* squares = sum_of_ranks(
+  choir_var_t* squares = sum_of_rows(
       scope, choir_var_mul(scope, counts,
                            choir_var_add(scope, vars,
                                          choir_var_square(scope, distance))));
@@ -185,36 +243,57 @@ static void merge(choir_model_t* model, choir_scope_t* scope,
   *out_signs = signs;
 }
 
-// Those of this rank's samples. The op's y is not used.
-static choir_status_t moments_of(choir_scope_t* scope,
-                                 choir_tensor_t* const srcs[3],
-                                 choir_var_t** out_mean,
-                                 choir_var_t** out_var) {
-  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};
-  CHOIR_TRY(choir_op_run(choir_scope_stream(scope), CHOIR_OP_BATCH_NORM, srcs,
-                         3, NULL, false, results));
-  *out_mean = choir_scope_input(scope, results[1]);
-  *out_var = choir_scope_input(scope, results[2]);
-  for (int32_t i = 0; i < 3; ++i) choir_tensor_release(results[i]);
+static double elements_of_channel(const choir_tensor_t* x) {
+  return (double)choir_tensor_count(x) / (double)choir_tensor_shape(x)[1];
+}
+
+// One row. The op's y is not used.
+static choir_status_t put_moments(choir_stream_t* stream, choir_tensor_t* x,
+                                  choir_tensor_t* const srcs[3], double sign,
+                                  choir_tensor_t* const* cells) {
+  const choir_fill_attrs_t count = {.value = sign * elements_of_channel(x)};
+  choir_tensor_t* of[] = {x, srcs[1], srcs[2]};
+  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL, cells[MEAN],
+                                                   cells[VAR]};
+  choir_tensor_t* counts = cells[COUNT];
+  CHOIR_TRY(
+      choir_op_run(stream, CHOIR_OP_FILL, &counts, 1, &count, false, &counts));
+  CHOIR_TRY(
+      choir_op_run(stream, CHOIR_OP_BATCH_NORM, of, 3, NULL, false, results));
+  choir_tensor_release(results[0]);
   return NULL;
 }
 
-static double elements_of_channel(const choir_tensor_t* x) {
-  return (double)choir_tensor_count(x) / (double)choir_tensor_shape(x)[1];
+static choir_status_t moments_of(choir_scope_t* scope, const shards_t* shards,
+                                 choir_tensor_t* const srcs[3], double sign,
+                                 choir_tensor_t* rows) {
+  for (int64_t i = 0; i < shards->count; ++i) {
+    choir_tensor_t *x = NULL, *cells[MOMENTS] = {NULL};
+    choir_status_t status = samples_of(shards, srcs[0], i, &x);
+    for (int32_t k = 0; !status && k < MOMENTS; ++k)
+      status = cell(rows, i, k, MOMENTS, &cells[k]);
+    if (!status)
+      status = put_moments(choir_scope_stream(scope), x, srcs, sign, cells);
+    for (int32_t k = 0; k < MOMENTS; ++k) choir_tensor_release(cells[k]);
+    choir_tensor_release(x);
+    CHOIR_TRY(status);
+  }
+  return NULL;
 }
 
 static void forward(const choir_sync_batch_norm_t* norm,
                     choir_tensor_t* const srcs[3], bool has_backward,
                     use_t* use) {
   choir_scope_t* scope = use->scope;
-  choir_var_t* own[MOMENTS] = {NULL};
+  const shards_t shards = shards_of(scope, choir_tensor_shape(srcs[0])[0]);
+  choir_tensor_t* own =
+      make_rows(scope, norm->running_mean, shards.count, MOMENTS);
+  if (!choir_scope_is_ok(scope)) return;
+  choir_scope_fail(
+      scope, moments_of(scope, &shards, srcs, has_backward ? 1 : -1, own));
   choir_var_t* moments[MERGED] = {NULL};
   choir_var_t* signs = NULL;
-  choir_scope_fail(scope, moments_of(scope, srcs, &own[MEAN], &own[VAR]));
-  if (!choir_scope_is_ok(scope)) return;
-  const double count = elements_of_channel(srcs[0]);
-  own[COUNT] = filled(scope, own[MEAN], has_backward ? count : -count);
-  merge(use->model, scope, norm, own, moments, &signs);
+  merge(use->model, scope, norm, own, &shards, moments, &signs);
   choir_var_t* all[5] = {NULL, NULL, NULL, moments[MEAN], moments[VAR]};
   for (int32_t i = 0; i < 3; ++i) all[i] = choir_scope_input(scope, srcs[i]);
   const choir_batch_norm_infer_attrs_t attrs = {.epsilon = norm->epsilon};
@@ -235,57 +314,61 @@ choir_status_t choir_sync_batch_norm_forward(
                      .epsilon = norm->epsilon,
                      .x = srcs[0],
                      .scale = srcs[1]};
-  CHOIR_TRY(need_ranks(model, norm->name));
+  const choir_step_t* step = choir_scope_step(scope);
+  if (step->micro_shard > 0 &&
+      choir_tensor_shape(srcs[0])[0] != step->sample_count)
+    return CHOIR_ERROR(UNIMPLEMENTED,
+                       "%s: %lld rows of %lld samples in micro-shards; needs "
+                       "one row a sample",
+                       norm->name, (long long)choir_tensor_shape(srcs[0])[0],
+                       (long long)step->sample_count);
+  if (step->micro_shard == 0) CHOIR_TRY(need_ranks(model, norm->name));
   forward(norm, srcs, has_backward, out_use);
   return choir_scope_take_failure(scope);
 }
 
 // ---- Backward ----
 
-// With n samples on this rank, N on all, and L the mean of the losses L_q of
-// ranks q weighted by n_q / N, the gradients that DistOpt weights by n / N are
-//   N / n dL/dx = scale / sigma (dy - B / (n M) - xhat S / (n M))
-// where B and S are the sums over ranks of n_q dbias and n_q dscale, and M is
-// the count of elements. The op of one rank gives it with dbias / m and
-// dscale / m in their place, m elements being its own: what differs is a line
-// in x for each channel.
-static choir_var_t* correction(choir_scope_t* scope, choir_var_t* own,
-                               choir_var_t* all, choir_var_t* count,
-                               choir_var_t* slope, double samples,
-                               double elements) {
-  choir_var_t* mean = scaled(scope, own, 1 / elements, 0);
-  choir_var_t* over_ranks =
-      choir_var_div(scope, scaled(scope, all, 1 / samples, 0), count);
-  return choir_var_mul(scope, slope, choir_var_sub(scope, mean, over_ranks));
-}
-
-// dx += line[DSCALE] xhat + line[DBIAS]. Not added by the op itself, whose fast
-// kernel overwrites.
-static choir_status_t add_lines(const use_t* use, choir_var_t* const* line,
-                                choir_tensor_t* dx) {
-  choir_stream_t* stream = choir_scope_stream(use->scope);
-  choir_tensor_t* srcs[] = {use->x, choir_var_tensor(line[DSCALE]),
-                            choir_var_tensor(line[DBIAS]), use->mean, use->var};
-  const choir_batch_norm_infer_attrs_t attrs = {.epsilon = use->epsilon};
-  choir_tensor_t* both[2] = {dx, NULL};
-  CHOIR_TRY(choir_op_run(stream, CHOIR_OP_BATCH_NORM_INFER, srcs, 5, &attrs,
-                         false, &both[1]));
-  choir_status_t status =
-      choir_op_run(stream, CHOIR_OP_ADD, both, 2, NULL, false, &dx);
-  choir_tensor_release(both[1]);
+// L is the loss over all samples, M a channel's count of elements, B and S the
+// sums over all samples of dL/dbias and dL/dscale:
+//   dL/dx = scale / sigma (dL/dy - B / M - xhat S / M)
+// Without micro-shards dy is N / n dL/dy with n samples on this rank and N on
+// all, since DistOpt weights by n / N; its sums are weighted by n before they
+// are added up.
+static choir_status_t put_sums(const use_t* use, const shards_t* shards,
+                               choir_tensor_t* dy, int64_t index,
+                               choir_tensor_t* rows) {
+  const choir_batch_norm_grad_attrs_t attrs = {.epsilon = use->epsilon};
+  choir_tensor_t* srcs[] = {NULL, use->scale, use->mean, use->var, NULL};
+  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};
+  choir_status_t status = samples_of(shards, use->x, index, &srcs[0]);
+  if (!status) status = samples_of(shards, dy, index, &srcs[4]);
+  for (int32_t k = 0; !status && k < SUMS; ++k)
+    status = cell(rows, index, k, SUMS, &results[1 + k]);
+  if (!status)
+    status =
+        choir_op_run(choir_scope_stream(use->scope), CHOIR_OP_BATCH_NORM_GRAD,
+                     srcs, 5, &attrs, false, results);
+  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
+    choir_tensor_release(results[i]);
+  choir_tensor_release(srcs[0]);
+  choir_tensor_release(srcs[4]);
   return status;
 }
 
-static void backward(const use_t* use, choir_tensor_t* const* grads) {
+// (c) as what is broadcast over images (n, c, ...).
+static choir_var_t* over_pixels(choir_scope_t* scope, choir_var_t* vector,
+                                const choir_tensor_t* images) {
+  choir_reshape_attrs_t attrs = {.ndim = choir_tensor_ndim(images)};
+  for (int32_t k = 0; k < attrs.ndim; ++k)
+    attrs.shape[k] = k == 1 ? choir_tensor_shape(images)[1] : 1;
+  return choir_var_reshape(scope, vector, &attrs);
+}
+
+static choir_var_t* gradient_of_x(const use_t* use, choir_tensor_t* dy,
+                                  choir_var_t* sums, double weight) {
   choir_scope_t* scope = use->scope;
-  const double samples = (double)choir_tensor_shape(use->x)[0];
-  const double elements = elements_of_channel(use->x);
-  choir_var_t* own[] = {choir_scope_input(scope, grads[1]),
-                        choir_scope_input(scope, grads[2])};
-  choir_var_t* weighted[] = {scaled(scope, own[DSCALE], samples, 0),
-                             scaled(scope, own[DBIAS], samples, 0)};
-  choir_var_t* all =
-      sum_of_ranks(scope, gather(use->model, scope, weighted, SUMS, use->name));
+  const choir_batch_norm_infer_attrs_t attrs = {.epsilon = use->epsilon};
   choir_var_t* count = choir_scope_input(scope, use->count);
   choir_var_t* var = choir_scope_input(scope, use->var);
   choir_var_t* sigma =
@@ -293,25 +376,47 @@ static void backward(const use_t* use, choir_tensor_t* const* grads) {
   choir_var_t* slope =
       choir_var_div(scope, choir_scope_input(scope, use->scale), sigma);
   choir_var_t* line[SUMS];
-  for (int32_t i = 0; i < SUMS; ++i)
-    line[i] = correction(scope, own[i], part_of(scope, all, i, SUMS), count,
-                         slope, samples, elements);
-  if (choir_scope_is_ok(scope))
-    choir_scope_fail(scope, add_lines(use, line, grads[0]));
+  for (int32_t i = 0; i < SUMS; ++i) {
+    choir_var_t* mean =
+        choir_var_div(scope, part_of(scope, sums, i, SUMS), count);
+    line[i] = choir_var_mul(scope, slope, scaled(scope, mean, -1 / weight, 0));
+  }
+  choir_var_t* all[] = {choir_scope_input(scope, use->x), line[DSCALE],
+                        line[DBIAS], choir_scope_input(scope, use->mean), var};
+  choir_var_t* sloped = choir_var_mul(scope, choir_scope_input(scope, dy),
+                                      over_pixels(scope, slope, use->x));
+  return choir_var_add(scope, sloped,
+                       choir_var_batch_norm_infer(scope, all, 5, &attrs));
+}
+
+static void backward(const use_t* use, choir_tensor_t* dy,
+                     choir_tensor_t** out_grads) {
+  choir_scope_t* scope = use->scope;
+  const int64_t samples = choir_tensor_shape(use->x)[0];
+  const shards_t shards = shards_of(scope, samples);
+  const double weight = shards.total > 0 ? 1 : (double)samples;
+  choir_tensor_t* own = make_rows(scope, use->scale, shards.count, SUMS);
+  for (int64_t i = 0; choir_scope_is_ok(scope) && i < shards.count; ++i)
+    choir_scope_fail(scope, put_sums(use, &shards, dy, i, own));
+  if (!choir_scope_is_ok(scope)) return;
+  choir_var_t* weighted = choir_scope_input(scope, own);
+  if (weight != 1) weighted = scaled(scope, weighted, weight, 0);
+  choir_var_t* sums =
+      sum_of_rows(scope, gather(use->model, scope, choir_var_tensor(weighted),
+                                &shards, use->name));
+  choir_var_t* dx = gradient_of_x(use, dy, sums, weight);
+  if (!choir_scope_is_ok(scope)) return;
+  choir_tensor_retain(out_grads[0] = choir_var_tensor(dx));
+  const int64_t row = shards.total > 0 ? -1 : 0;
+  for (int32_t k = 0; k < SUMS; ++k)
+    choir_scope_fail(scope, cell(own, row, k, SUMS, &out_grads[1 + k]));
 }
 
 choir_status_t choir_sync_batch_norm_backward(void* self, choir_tensor_t* dy,
                                               choir_tensor_t** out_grads) {
   const use_t* use = self;
-  choir_scope_t* scope = use->scope;
-  choir_tensor_t* srcs[] = {use->x, use->scale, use->mean, use->var, dy};
-  const choir_batch_norm_grad_attrs_t attrs = {.epsilon = use->epsilon};
-  choir_tensor_t* grads[CHOIR_OP_MAX_RESULTS] = {NULL};
-  CHOIR_TRY(choir_op_run(choir_scope_stream(scope), CHOIR_OP_BATCH_NORM_GRAD,
-                         srcs, 5, &attrs, false, grads));
-  backward(use, grads);
-  memcpy(out_grads, grads, 3 * sizeof(choir_tensor_t*));
-  return choir_scope_take_failure(scope);
+  backward(use, dy, out_grads);
+  return choir_scope_take_failure(use->scope);
 }
 
 // ---- A rank without samples ----
@@ -328,18 +433,32 @@ static bool is_backward_next(choir_scope_t* scope, choir_var_t* signs) {
   return value > 0;
 }
 
+static choir_tensor_t* no_row(choir_scope_t* scope,
+                              const choir_sync_batch_norm_t* norm,
+                              int32_t parts) {
+  const choir_fill_attrs_t zero = {.value = 0};
+  choir_tensor_t* row = make_rows(scope, norm->running_mean, 1, parts);
+  if (choir_scope_is_ok(scope))
+    choir_scope_fail(
+        scope, choir_op_run(choir_scope_stream(scope), CHOIR_OP_FILL, &row, 1,
+                            &zero, false, &row));
+  return row;
+}
+
 void choir__sync_norms_without_samples(choir_model_t* model,
                                        choir_scope_t* scope) {
   const size_t count = model->sync_norm_count;
+  const bool is_cut = choir_scope_step(scope)->micro_shard > 0;
+  shards_t none = shards_of(scope, 1);
+  if (is_cut) none.count = 0;
   bool* has_backward = choir_scope_alloc(scope, count);
   for (size_t i = 0; i < count && choir_scope_is_ok(scope); ++i) {
     const choir_sync_batch_norm_t* norm = model->sync_norms[i];
-    choir_var_t* zeros =
-        filled(scope, choir_scope_input(scope, norm->running_mean), 0);
-    choir_var_t* const own[MOMENTS] = {zeros, zeros, zeros};
+    if (norm->only_micro_shards && !is_cut) continue;
     choir_var_t* moments[MERGED];
     choir_var_t* signs = NULL;
-    merge(model, scope, norm, own, moments, &signs);
+    merge(model, scope, norm, no_row(scope, norm, MOMENTS), &none, moments,
+          &signs);
     if (!choir_scope_is_ok(scope)) return;
     choir_scope_fail(scope, choir__sync_norm_update(
                                 scope, norm, choir_var_tensor(moments[MEAN]),
@@ -349,9 +468,6 @@ void choir__sync_norms_without_samples(choir_model_t* model,
   for (size_t i = count; i-- > 0 && choir_scope_is_ok(scope);) {
     const choir_sync_batch_norm_t* norm = model->sync_norms[i];
     if (!has_backward[i]) continue;
-    choir_var_t* zeros =
-        filled(scope, choir_scope_input(scope, norm->running_mean), 0);
-    choir_var_t* const own[SUMS] = {zeros, zeros};
-    gather(model, scope, own, SUMS, norm->name);
+    gather(model, scope, no_row(scope, norm, SUMS), &none, norm->name);
   }
 }

@@ -21,6 +21,8 @@ typedef struct choir_sync_batch_norm_s {
   choir_tensor_t* running_var;
   double momentum;  // weight of the new batch
   double epsilon;
+  // It is over all ranks in steps with micro-shards alone (choir_step_t).
+  bool only_micro_shards;
 } choir_sync_batch_norm_t;
 
 // Before choir_model_compile is done, for each use in forward, in that order:

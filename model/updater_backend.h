@@ -42,14 +42,16 @@ typedef struct choir_updater_vtable_s {
   choir_status_t (*open_all_gather)(choir_updater_t* updater,
                                     size_t most_bytes);
   // In a training step, on the compute stream and in one order on all ranks:
-  // `own` (dense, of one dtype and size on all ranks) of every rank, in rank
-  // order, as *out_all (ranks, elements of own), a new reference; what it holds
-  // is overwritten by the next all_gather of the stream. `name`, long-lived, is
-  // compared over ranks.
+  // the first `rows` rows of `own` (rows or more, elements; dense, of one dtype
+  // and as many elements on all ranks) of every rank, in rank order, as
+  // *out_all (total, elements), a new reference; what it holds is overwritten
+  // by the next all_gather of the stream. total: the rows of all ranks; 0:
+  // every rank has as many, and total is what they make up. `name`, long-lived,
+  // is compared over ranks.
   choir_status_t (*all_gather)(choir_updater_t* updater,
                                const choir_step_values_t* values,
-                               choir_tensor_t* own, const char* name,
-                               choir_tensor_t** out_all);
+                               choir_tensor_t* own, int64_t rows, int64_t total,
+                               const char* name, choir_tensor_t** out_all);
   // Before each training step, eager or replayed, by the thread that trains:
   // sets the scalars of the step (core/scalar.h); may change what comes below.
   // NULL: nothing to do.

@@ -26,7 +26,8 @@ static choir_sync_batch_norm_t sync_norm(const choir_layer_t* layer) {
                                    .running_mean = layer->params[MEAN]->value,
                                    .running_var = layer->params[VAR]->value,
                                    .momentum = config->momentum,
-                                   .epsilon = config->epsilon};
+                                   .epsilon = config->epsilon,
+                                   .only_micro_shards = !config->sync};
 }
 
 // choir_model_compile runs forward once, in the scope of the model.
@@ -34,7 +35,10 @@ static choir_status_t note_use(const choir_scope_t* scope,
                                const choir_layer_t* layer) {
   const choir_batch_norm2d_config_t* config = layer->config;
   choir_model_t* model = layer->model;
-  if (!config->sync || model->is_compiled || scope != model->scope) return NULL;
+  const bool is_over_ranks =
+      config->sync || choir_device_is_reproducible(model->device);
+  if (!is_over_ranks || model->is_compiled || scope != model->scope)
+    return NULL;
   const choir_sync_batch_norm_t norm = sync_norm(layer);
   return choir_model_add_sync_batch_norm(model, &norm);
 }
@@ -58,7 +62,8 @@ static choir_var_t* forward_over_ranks(choir_scope_t* scope,
   if (status) return choir_scope_fail(scope, status);
   const choir_custom_op_t op = {.name = "batch_norm over ranks",
                                 .backward = choir_sync_batch_norm_backward,
-                                .self = use};
+                                .self = use,
+                                .knows_micro_shards = true};
   return choir_scope_record_custom(scope, &op, vars, 3, use->y);
 }
 
@@ -75,7 +80,8 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
     return choir_scope_op(scope, CHOIR_OP_BATCH_NORM_INFER, vars, 5, &attrs,
                           NULL);
   }
-  if (config->sync) return forward_over_ranks(scope, layer, vars);
+  if (config->sync || choir_scope_step(scope)->micro_shard > 0)
+    return forward_over_ranks(scope, layer, vars);
   choir_var_t* batch[2];
   choir_var_t* y =
       choir_scope_op(scope, CHOIR_OP_BATCH_NORM, vars, 3, &attrs, batch);

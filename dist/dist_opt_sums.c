@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of all ranks as one sum over the step's micro-shards
+// (docs/reproducible.md). A rank's micro-shards are a few nodes of the sum's
+// tree, each with a place for every gradient. Every rank gives the nodes'
+// elements that are of another's part of a bucket to that rank, which adds up
+// what the tree says, and then all get the sums: where a rank has one node,
+// the bytes of an all-reduce.
+#include <string.h>
+
+#include "core/sum_tree_backend.h"
+#include "dist/comm_shared_def.h"
+#include "dist/dist_opt_parts_internal.h"
+
+enum {
+  // In front of what a rank gives to another: floats of a cache line.
+  HEAD = 16,
+  // Of a rank, beside the first: 2 log2 of 2^32 micro-shards.
+  MOST_PARTS = 64,
+};
+
+typedef struct head_s {
+  int64_t first, end;  // the rank's micro-shards
+  int64_t leaves;      // the step's
+} head_t;
+
+static head_t head_of(const choir_step_t* step) {
+  const int64_t size = step->micro_shard;
+  head_t head = {.leaves = (step->global_count - 1) / size + 1};
+  head.first = (step->first_sample - 1 + size) / size;
+  head.end = (step->first_sample + step->sample_count - 1 + size) / size;
+  return head;
+}
+
+typedef struct room_s {
+  float* data;
+  size_t bytes;
+} room_t;
+
+struct choir__sums_s {
+  choir_dist_opt_t* dist;
+  // [buckets][MOST_PARTS], of nodes 1 .., as the bucket's buffer.
+  choir_buffer_t** buffers;
+  choir_tensor_t** tensors;  // [params][MOST_PARTS]
+  int32_t part_count;
+  // Of the bucket at hand: they are exchanged one after the other.
+  room_t sent, received;
+  int64_t* splits;  // [2][ranks]: what is given to each, what came
+};
+
+static size_t tensors_bytes(const choir_dist_opt_t* dist) {
+  return dist->params->count * MOST_PARTS * sizeof(choir_tensor_t*);
+}
+static size_t buffers_bytes(const choir_dist_opt_t* dist) {
+  return (size_t)dist->bucket_count * MOST_PARTS * sizeof(choir_buffer_t*);
+}
+static size_t splits_bytes(const choir_dist_opt_t* dist) {
+  return 2 * (size_t)choir_comm_size(dist->comm) * sizeof(int64_t);
+}
+
+void choir__sums_destroy(choir__sums_t* sums) {
+  if (!sums) return;
+  choir_dist_opt_t* dist = sums->dist;
+  const choir_allocator_t allocator = dist->allocator;
+  for (size_t i = 0; i < dist->params->count; ++i) {
+    choir_param_t* param = dist->params->params[i];
+    param->grad_parts = NULL;
+    param->grad_part_count = 0;
+    for (int32_t k = 0; sums->tensors && k < MOST_PARTS; ++k)
+      choir_tensor_release(sums->tensors[i * MOST_PARTS + (size_t)k]);
+  }
+  for (int32_t i = 0; sums->buffers && i < dist->bucket_count * MOST_PARTS; ++i)
+    choir_buffer_release(sums->buffers[i]);
+  choir_deallocate(allocator, sums->sent.data, sums->sent.bytes);
+  choir_deallocate(allocator, sums->received.data, sums->received.bytes);
+  choir_deallocate(allocator, sums->tensors, tensors_bytes(dist));
+  choir_deallocate(allocator, sums->buffers, buffers_bytes(dist));
+  choir_deallocate(allocator, sums->splits, splits_bytes(dist));
+  choir_deallocate(allocator, sums, sizeof(*sums));
+}
+
+static choir_status_t allocate(const choir_dist_opt_t* dist, size_t bytes,
+                               void** out_memory) {
+  return choir_allocate(dist->allocator, bytes, "sums over micro-shards",
+                        out_memory);
+}
+
+static choir_status_t check(const choir_dist_opt_t* dist) {
+  if (!choir_device_is_host(dist->device))
+    return CHOIR_ERROR(UNIMPLEMENTED,
+                       "dist_opt: micro-shards on %s; needs a CPU",
+                       choir_device_name(dist->device));
+  if (!dist->strategy->def->is_average)
+    return CHOIR_ERROR(UNIMPLEMENTED,
+                       "dist_opt: micro-shards with dist_option %s, whose "
+                       "result follows from the number of workers; needs fp32",
+                       choir_strategy_def_option(dist->strategy->def));
+  if (dist->uses_shards || dist->config.backward_passes_per_step > 1)
+    return CHOIR_ERROR(UNIMPLEMENTED, "dist_opt: micro-shards with %s",
+                       dist->uses_shards ? "shards of the optimizer's states"
+                                         : "several passes per step");
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    if (dist->buckets[b].dtype != CHOIR_DTYPE_F32)
+      return CHOIR_ERROR(UNIMPLEMENTED,
+                         "dist_opt: micro-shards with parameters of %s; needs "
+                         "f32",
+                         choir_dtype_name(dist->buckets[b].dtype));
+  return NULL;
+}
+
+static choir_status_t create(choir_dist_opt_t* dist) {
+  void* memory = NULL;
+  CHOIR_TRY(allocate(dist, sizeof(choir__sums_t), &memory));
+  choir__sums_t* sums = dist->sums = memory;
+  sums->dist = dist;
+  CHOIR_TRY(allocate(dist, buffers_bytes(dist), &memory));
+  sums->buffers = memory;
+  CHOIR_TRY(allocate(dist, tensors_bytes(dist), &memory));
+  sums->tensors = memory;
+  CHOIR_TRY(allocate(dist, splits_bytes(dist), &memory));
+  sums->splits = memory;
+  return NULL;
+}
+
+// ---- Places ----
+
+// context: how many bytes they are.
+static void release_bytes(void* context, void* data) {
+  choir_deallocate(choir_allocator_default(), data, (size_t)(uintptr_t)context);
+}
+
+// Of zeros. A step may be recorded now, and the device's own memory would be
+// the graph's.
+static choir_status_t make_buffer(const choir_dist_opt_t* dist, size_t bytes,
+                                  choir_buffer_t** out_buffer) {
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(choir_allocator_default(), bytes,
+                           "parts of gradients", &memory));
+  memset(memory, 0, bytes);
+  choir_status_t status =
+      choir_buffer_wrap(dist->device, memory, bytes, release_bytes,
+                        (void*)(uintptr_t)bytes, out_buffer);
+  if (status) release_bytes((void*)(uintptr_t)bytes, memory);
+  return status;
+}
+
+static choir_status_t make_part(choir__sums_t* sums) {
+  choir_dist_opt_t* dist = sums->dist;
+  const int32_t part = sums->part_count;
+  for (int32_t b = 0; b < dist->bucket_count; ++b) {
+    const size_t bytes = (size_t)choir_comm_size(dist->comm) *
+                         (size_t)dist->buckets[b].part * sizeof(float);
+    choir_buffer_t** buffer = &sums->buffers[b * MOST_PARTS + part];
+    if (*buffer) continue;  // of an attempt before
+    CHOIR_TRY(make_buffer(dist, bytes, buffer));
+  }
+  for (size_t i = 0; i < dist->params->count; ++i) {
+    if (dist->places[i].bucket < 0) continue;
+    choir_tensor_t** tensor = &sums->tensors[i * MOST_PARTS + (size_t)part];
+    choir_view_t view = *choir_tensor_view(dist->params->params[i]->value);
+    view.buffer = sums->buffers[dist->places[i].bucket * MOST_PARTS + part];
+    view.offset = dist->places[i].offset;
+    if (!*tensor) CHOIR_TRY(choir_tensor_from_view(&view, tensor));
+  }
+  ++sums->part_count;
+  return NULL;
+}
+
+choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
+                                   const choir_step_t* step) {
+  dist->has_sums = step->micro_shard > 0;
+  if (!dist->has_sums) return NULL;
+  CHOIR_TRY(check(dist));
+  choir_status_t status = dist->sums ? NULL : create(dist);
+  if (status) {
+    choir__sums_destroy(dist->sums);
+    dist->sums = NULL;
+    return status;
+  }
+  choir__sums_t* sums = dist->sums;
+  const head_t head = head_of(step);
+  const int32_t parts =
+      choir__sum_tree_of(head.leaves, head.first, head.end).count - 1;
+  if (parts > MOST_PARTS)
+    return CHOIR_ERROR(OUT_OF_RANGE, "dist_opt: %lld micro-shards in a step",
+                       (long long)head.leaves);
+  while (sums->part_count < parts) CHOIR_TRY(make_part(sums));
+  for (size_t i = 0; i < dist->params->count; ++i) {
+    if (dist->places[i].bucket < 0) continue;
+    choir_param_t* param = dist->params->params[i];
+    param->grad_parts = &sums->tensors[i * MOST_PARTS];
+    param->grad_part_count = sums->part_count;
+  }
+  return NULL;
+}
+
+// ---- The exchange ----
+
+typedef struct sum_attrs_s {
+  choir__sums_t* sums;
+  int64_t bucket;
+  head_t head;
+  choir_step_values_t values;
+} sum_attrs_t;
+
+static float* elements_of(const choir__sums_t* sums, int32_t bucket,
+                          int32_t part) {
+  return choir_buffer_data(part == 0
+                               ? sums->dist->buckets[bucket].buffer
+                               : sums->buffers[bucket * MOST_PARTS + part - 1]);
+}
+
+// Room for what each rank can have: nodes of a step's tree.
+static int64_t most_nodes(int64_t leaves) {
+  int64_t levels = 1;
+  while (levels < 62 && leaves >> levels > 0) ++levels;
+  return 2 * levels;
+}
+
+static choir_status_t make_room(const choir_dist_opt_t* dist, room_t* room,
+                                int64_t floats) {
+  const size_t bytes = (size_t)floats * sizeof(float);
+  if (room->bytes >= bytes) return NULL;
+  choir_deallocate(dist->allocator, room->data, room->bytes);
+  *room = (room_t){NULL, 0};
+  void* memory = NULL;
+  CHOIR_TRY(allocate(dist, bytes, &memory));
+  *room = (room_t){memory, bytes};
+  return NULL;
+}
+
+// One rank's message after the other: head, and of each node its elements of
+// that rank's part.
+static int64_t pack(const sum_attrs_t* attrs, int32_t nodes) {
+  const choir__sums_t* sums = attrs->sums;
+  const int32_t bucket = (int32_t)attrs->bucket;
+  const int64_t part = sums->dist->buckets[bucket].part;
+  float* to = sums->sent.data;
+  float* const start = to;
+  for (int32_t r = 0; r < choir_comm_size(sums->dist->comm); ++r) {
+    memcpy(to, &attrs->head, sizeof(attrs->head));
+    to += HEAD;
+    for (int32_t k = 0; k < nodes; ++k, to += part)
+      memcpy(to, elements_of(sums, bucket, k) + r * part,
+             (size_t)part * sizeof(float));
+    sums->splits[r] = HEAD + nodes * part;
+  }
+  return to - start;
+}
+
+static void add(float* restrict to, const float* restrict from, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+// Neighbours in a row, see core/sum_tree_backend.h.
+typedef struct row_s {
+  choir__sum_tree_t tree;
+  float* at[CHOIR__SUM_TREE_NODES + 1];
+  int32_t count;
+} row_t;
+
+static void put_nodes(row_t* row, const head_t* head, float* elements,
+                      int64_t part) {
+  const choir__sum_tree_t own =
+      choir__sum_tree_of(head->leaves, head->first, head->end);
+  for (int32_t k = 0; k < own.count; ++k, elements += part) {
+    row->at[row->count++] = elements;
+    for (int32_t n = choir__sum_tree_push(&row->tree, own.nodes[k]); n > 0;
+         --n) {
+      --row->count;
+      add(row->at[row->count - 1], row->at[row->count], part);
+    }
+  }
+}
+
+static choir_status_t sum(const sum_attrs_t* attrs, const int64_t* counts) {
+  const choir_dist_opt_t* dist = attrs->sums->dist;
+  const int64_t part = dist->buckets[attrs->bucket].part;
+  float* from = attrs->sums->received.data;
+  row_t row = {.tree = {.leaves = attrs->head.leaves}};
+  int64_t next = 0;
+  for (int32_t r = 0; r < choir_comm_size(dist->comm); from += counts[r++]) {
+    head_t head;
+    memcpy(&head, from, sizeof(head));
+    if (head.leaves != attrs->head.leaves || head.first != next)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "dist_opt: %s has micro-shards %lld to %lld of %lld; "
+                         "needs those from "
+                         "%lld on, of %lld",
+                         choir_comm_peer(dist->comm, r), (long long)head.first,
+                         (long long)head.end - 1, (long long)head.leaves,
+                         (long long)next, (long long)attrs->head.leaves);
+    next = head.end;
+    put_nodes(&row, &head, from + HEAD, part);
+  }
+  if (next != attrs->head.leaves || row.count != 1)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "dist_opt: all ranks have %lld micro-shards; the step "
+                       "has %lld",
+                       (long long)next, (long long)attrs->head.leaves);
+  memcpy(elements_of(attrs->sums, (int32_t)attrs->bucket, 0) +
+             choir_comm_rank(dist->comm) * part,
+         row.at[0], (size_t)part * sizeof(float));
+  return NULL;
+}
+
+static choir_status_t run_sum(const choir_record_t* record,
+                              choir_stream_t* stream) {
+  const sum_attrs_t* attrs = record->attrs;
+  choir__sums_t* sums = attrs->sums;
+  const choir_dist_opt_t* dist = sums->dist;
+  const choir__bucket_t* bucket = &dist->buckets[attrs->bucket];
+  (void)stream;
+  const int32_t size = choir_comm_size(dist->comm);
+  const int32_t nodes =
+      choir__sum_tree_of(attrs->head.leaves, attrs->head.first, attrs->head.end)
+          .count;
+  const int64_t capacity =
+      size * (HEAD + most_nodes(attrs->head.leaves) * bucket->part);
+  CHOIR_TRY(make_room(dist, &sums->sent, size * (HEAD + nodes * bucket->part)));
+  CHOIR_TRY(make_room(dist, &sums->received, capacity));
+  choir_collective_t exchange = {.kind = CHOIR_COLLECTIVE_ALL_TO_ALL_V,
+                                 .dtype = CHOIR_DTYPE_F32,
+                                 .count = pack(attrs, nodes),
+                                 .src = sums->sent.data,
+                                 .dst = sums->received.data,
+                                 .weight = 1,
+                                 .capacity = capacity,
+                                 .splits = sums->splits,
+                                 .counts = sums->splits + size,
+                                 .in_host_memory = true,
+                                 .name = bucket->name};
+  choir__comm_set_step(&exchange, &attrs->values);
+  CHOIR_TRY(choir_comm_run(dist->comm, &exchange));
+  CHOIR_TRY(sum(attrs, sums->splits + size));
+  float* grads = elements_of(sums, (int32_t)attrs->bucket, 0);
+  choir_collective_t gather = {
+      .kind = CHOIR_COLLECTIVE_ALL_GATHER,
+      .dtype = CHOIR_DTYPE_F32,
+      .count = bucket->part,
+      .src = grads + choir_comm_rank(dist->comm) * bucket->part,
+      .dst = grads,
+      .weight = 1,
+      .in_host_memory = true,
+      .name = bucket->name};
+  choir__comm_set_step(&gather, &attrs->values);
+  return choir_comm_run(dist->comm, &gather);
+}
+
+static void sum_at_step(void* attrs, const choir_step_values_t* values) {
+  ((sum_attrs_t*)attrs)->values = *values;
+}
+
+static const choir_kernel_t sum_kernel = {.name = "sum/dist_opt",
+                                          .run = run_sum};
+
+choir_status_t choir__sums_submit(choir__sums_t* sums, const choir_step_t* step,
+                                  int32_t bucket, choir_stream_t* stream) {
+  const choir_dist_opt_t* dist = sums->dist;
+  if (choir_comm_size(dist->comm) == 1) return NULL;
+  const sum_attrs_t attrs = {.sums = sums,
+                             .bucket = bucket,
+                             .head = head_of(step),
+                             .values = dist->strategy->values};
+  const choir_record_t record = {.kernel = &sum_kernel,
+                                 .attrs = &attrs,
+                                 .attrs_bytes = sizeof(attrs),
+                                 .at_step = sum_at_step,
+                                 .label = dist->buckets[bucket].name};
+  return choir_stream_submit(stream, &record);
+}
