@@ -30,6 +30,9 @@ enum {
   X(T, INT, batch_size, 64, 1, 1e6, "samples per worker and step")             \
   X(T, INT, global_batch, 0, 0, 1e9,                                           \
     "samples per step of all workers; 0: --batch-size for each")               \
+  X(T, INT, micro_shard, 0, 0, 1048576,                                        \
+    "samples that stay together on one worker, and whose gradients "           \
+    "--reproducible adds up first; 0: the program's choice")                   \
   X(T, FLOAT, lr, 0.005, 0, 1e6, "learning rate")                              \
   X(T, FLOAT, momentum, 0.9, 0, 1, "momentum")                                 \
   X(T, FLOAT, weight_decay, 1e-5, 0, 1e6, "weight decay")                      \
@@ -58,7 +61,8 @@ enum {
     "of every tensor, of every layer, or of the parameters after each step")   \
   X(T, BOOL, graph, true, 0, 1, "record a step once, plan it, replay it")      \
   X(T, BOOL, reproducible, false, 0, 1,                                        \
-    "the same bits for any number of threads and on any processor")            \
+    "the same bits for any number of threads, on any processor, and with "     \
+    "--global-batch for any number of workers (docs/reproducible.md)")         \
   X(T, BOOL, sequential, false, 0, 1,                                          \
     "with graph: the same records as without, one by one")                     \
   X(T, ENUM, precision, 0, train_precision_names, 0,                           \

@@ -178,6 +178,7 @@ static choir_status_t open_loader(trainer_t* trainer, choir_dataset_t* dataset,
   if (task->micro_shard) config.micro_shard = task->micro_shard;
   // So that small batches leave no worker without samples.
   if (config.micro_shard > config.batch) config.micro_shard = config.batch;
+  if (options->micro_shard) config.micro_shard = options->micro_shard;
   config.shares = shares;
   config.seed = options->seed;
   config.shuffle = is_training;
@@ -513,12 +514,15 @@ static choir_status_t check_interrupt(void) {
                      strsignal((int)trainer_interrupted));
 }
 
-static choir_model_batch_t model_batch(const choir_batch_t* batch) {
-  return (choir_model_batch_t){.inputs = {batch->x},
-                               .targets = {batch->y},
-                               .first_sample = batch->first_in_step,
-                               .sample_count = batch->sample_count,
-                               .global_count = batch->global_count};
+static choir_model_batch_t model_batch(const trainer_t* trainer,
+                                       const choir_batch_t* batch) {
+  return (choir_model_batch_t){
+      .inputs = {batch->x},
+      .targets = {batch->y},
+      .first_sample = batch->first_in_step,
+      .sample_count = batch->sample_count,
+      .global_count = batch->global_count,
+      .micro_shard = trainer->options->reproducible ? batch->micro_shard : 0};
 }
 
 // What dist_option "auto" found, once. Returns whether it is there.
@@ -537,7 +541,7 @@ static bool tell_plan(trainer_t* trainer) {
 static choir_status_t train_batch(trainer_t* trainer,
                                   const choir_batch_t* batch) {
   choir_launch_note_progress(batch->epoch, batch->step);
-  choir_model_batch_t one = model_batch(batch);
+  choir_model_batch_t one = model_batch(trainer, batch);
   one.batch_number =
       batch->epoch * choir_loader_steps(trainer->training_loader) +
       batch->step + 1;
@@ -587,7 +591,7 @@ static choir_status_t evaluate(trainer_t* trainer) {
     CHOIR_TRY(check_interrupt());
     CHOIR_TRY(choir_loader_next(trainer->evaluation_loader, &batch));
     if (!batch) return NULL;
-    const choir_model_batch_t one = model_batch(batch);
+    const choir_model_batch_t one = model_batch(trainer, batch);
     CHOIR_TRY(choir_model_evaluate(trainer->model, &one));
   }
 }

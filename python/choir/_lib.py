@@ -152,8 +152,10 @@ class Vars(Structure):
 class Param(Structure):
     """choir_param_t"""
     _fields_ = [
-        ("name", c_char_p), ("value", _P), ("grad", _P), ("trainable", c_bool),
-        ("scope", _P), ("var", _P), ("generation", c_uint64),
+        ("name", c_char_p), ("value", _P), ("grad", _P),
+        ("grad_parts", POINTER(_P)), ("grad_part_count", c_int32),
+        ("trainable", c_bool), ("scope", _P), ("var", _P),
+        ("generation", c_uint64),
     ]
 
 class Step(Structure):
@@ -163,12 +165,15 @@ class Step(Structure):
         ("first_sample", c_int64), ("sample_count", c_int64),
         ("global_count", c_int64), ("is_partial", c_bool),
         ("batch_number", c_int64), ("random_stream", c_int64), ("cache", _P),
-        ("keeps_all", c_bool),
+        ("keeps_all", c_bool), ("micro_shard", c_int64),
     ]
 
 class CustomOp(Structure):
     """choir_custom_op_t"""
-    _fields_ = [("name", c_char_p), ("backward", _P), ("self", _P)]
+    _fields_ = [
+        ("name", c_char_p), ("backward", _P), ("self", _P),
+        ("knows_micro_shards", c_bool),
+    ]
 
 class TapeEntry(Structure):
     """choir_tape_entry_t"""
@@ -210,6 +215,7 @@ class ModelBatch(Structure):
         ("inputs", _P * 8), ("targets", _P * 8), ("first_sample", c_int64),
         ("sample_count", c_int64), ("global_count", c_int64),
         ("variant", c_int64), ("batch_number", c_int64),
+        ("micro_shard", c_int64),
     ]
 
 class PrecisionChoice(Structure):
@@ -224,6 +230,7 @@ class SyncBatchNorm(Structure):
     _fields_ = [
         ("name", c_char_p), ("running_mean", _P), ("running_var", _P),
         ("momentum", c_double), ("epsilon", c_double),
+        ("only_micro_shards", c_bool),
     ]
 
 class SyncBatchNormUse(Structure):

@@ -209,13 +209,19 @@ class ProgramTest(unittest.TestCase):
     def run_program(self, *arguments, **options):
         return self.finish(self.start(*arguments, **options))
 
+    def data_of(self, arguments):
+        """A little of MNIST, for a run that says nothing of its data."""
+        if "--data" in arguments:
+            return ()
+        if not os.path.isdir(self.data):
+            small_data(self.data)
+        return ("--data", self.data)
+
     def train(self, *arguments, **options):
         """A run that must succeed: what it printed."""
-        if "--data" not in arguments:
-            if not os.path.isdir(self.data):
-                small_data(self.data)
-            arguments += ("--data", self.data)
-        status, out, err = self.run_program(*arguments, **options)
+        status, out, err = self.run_program(
+            *arguments, *self.data_of(arguments), **options
+        )
         self.assertEqual((status, err), (0, ""))
         self.assert_nothing_left()
         return out
