@@ -2,19 +2,23 @@
 // The walk from the loss back along the tape.
 #include "autograd/scope_internal.h"
 
-// Marks what the loss depends on and counts the uses of each variable.
-static void mark_reached(choir_scope_t* scope, choir_var_t* loss) {
+// Marks what the loss depends on and counts the uses of each variable. Whether
+// samples are among it.
+static bool mark_reached(choir_scope_t* scope, choir_var_t* loss) {
+  bool has_samples = false;
   loss->reached = true;
   for (const choir_tape_entry_t* entry = scope->tape; entry;
        entry = entry->previous) {
     if (!entry->results[0]->reached) continue;
     for (int32_t i = 0; i < entry->src_count; ++i) {
+      has_samples |= entry->srcs[i]->rows != 0;
       if (!entry->srcs[i]->wants_grad) continue;
       entry->srcs[i]->reached = true;
       ++entry->srcs[i]->uses;
       ++entry->srcs[i]->pending;
     }
   }
+  return has_samples;
 }
 
 static choir_status_t report_grad(const choir_backward_options_t* options,
@@ -152,7 +156,11 @@ static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
       return CHOIR_ERROR(FAILED_PRECONDITION,
                          "backward: the loss depends on no parameter; at least "
                          "one is needed");
-    mark_reached(scope, loss);
+    if (!mark_reached(scope, loss) && scope->leaf_count > 0)
+      return CHOIR_ERROR(FAILED_PRECONDITION,
+                         "backward: with micro-shards the loss depends on no "
+                         "tensor of samples; at least one is needed "
+                         "(choir_scope_samples)");
     choir_fill_attrs_t one = {.value = 1.0};
     choir_tensor_t* start = loss->param ? loss->param->grad : NULL;
     if (start) choir_tensor_retain(start);

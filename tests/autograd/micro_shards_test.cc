@@ -305,6 +305,12 @@ TEST_F(MicroShardsMistakes, SumsThatMeetSamples) {
                 choir_scope_end(scope_));
 }
 
+TEST_F(MicroShardsMistakes, NoSamples) {
+  Begin();
+  EXPECT_STATUS(FAILED_PRECONDITION, "depends on no tensor of samples",
+                Finish(Sum(choir_scope_param(scope_, &w_.param))));
+}
+
 TEST_F(MicroShardsMistakes, NoPlaceForParts) {
   choir_step_t step = {};
   step.first_sample = 2;
