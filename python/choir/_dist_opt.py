@@ -17,6 +17,7 @@ from choir._calls import (
     get,
     lib,
     make_status,
+    ranged,
 )
 from choir._optimizers import SGD, Optimizer
 from choir._raw import CTensor
@@ -69,6 +70,12 @@ class DistOpt(Owner, NotCopied):
     same bits; get_states, set_states and checkpoints are collective then.
     peer_memory: workers of one host that see each other's memory update a part
     each, for all, in any case; False: they exchange messages.
+    micro_shard: on a reproducible device (device.create_cpu_device) gradients are
+    sums over micro-shards of so many samples, with the same bits for any number of
+    workers (docs/reproducible.md). Each worker's samples begin with one, as a
+    Loader(micro_shard=...) of the same size deals them out; the tensors that the
+    model is called with have samples as first dimension, and all that is computed
+    from them; BatchNorm2d needs sync=True.
 
     At the first step the models of all ranks are compared, rank 0's parameters
     are sent to all, and gradients come to lie in memory that the communicator
@@ -90,7 +97,9 @@ class DistOpt(Owner, NotCopied):
         bucket_bytes: int | None = None,
         shard: bool = False,
         peer_memory: bool = True,
+        micro_shard: int = 0,
     ) -> None:
+        self.micro_shard = ranged(micro_shard, "micro_shard", 32)
         self.opt = opt if opt is not None else SGD()
         if not isinstance(self.opt, Optimizer):
             raise TypeError(

@@ -85,6 +85,7 @@ class Engine(Owner, NotCopied):
         self._loss_var: int | None = None
         self._tape: _tape.Tape | None = None  # of the step that runs
         self._one: _raw.CTensor | None = None  # in place of a batch
+        self._samples: set[int] = set()  # ids of the step's inputs
         self._constants = Constants()
         # How steps run from the second one on. The first is eager, also in a run
         # that goes on: it makes the constants that a graph cannot make.
@@ -187,18 +188,21 @@ class Engine(Owner, NotCopied):
         global_count: int = 1,
         variant: int = 0,
         number: int = 0,
+        micro_shard: int = 0,
     ) -> None:
         """One training step: `body` runs forward and calls an optimizer.
 
         In graph mode a step like an earlier one is replayed without it: of the same
         shapes of `inputs` and the same `variant`, a number for each way in which `body` can go.
         number: which batch of the run it is, above 0, which ranks compare; 0: not
-        told. To be called in a section; `body` runs outside of it. When it raises,
+        told. micro_shard: see DistOpt. To be called in a section; `body` runs outside of it. When it raises,
         step() tells whether the step was made.
         """
         batch = self._batch(
-            inputs, first_sample, sample_count, global_count, variant, number
-        )
+            inputs, first_sample, sample_count, global_count, variant, number,
+            micro_shard,
+        )  # fmt: skip
+        self._samples = {id(x) for x in inputs}
         status, callbacks = self._call(body, lib.model_train_one_batch, batch)
         is_done = self.recorded and (self.has_updated() or not status)
         if self.recorded:
@@ -247,6 +251,7 @@ class Engine(Owner, NotCopied):
         global_count,
         variant=0,
         number=0,
+        micro_shard=0,
     ) -> ModelBatch:
         raws = [x.data for x in inputs]
         if not raws:
@@ -261,6 +266,7 @@ class Engine(Owner, NotCopied):
             global_count,
             variant,
             number,
+            micro_shard,
         )
 
     def _call(self, body, function, batch, *more):
@@ -295,6 +301,8 @@ class Engine(Owner, NotCopied):
                         f"parameter {tensor.name} of shape {tensor.shape} is not "
                         "one that this model was compiled with"
                     )
+                if id(tensor) in self._samples:
+                    return lib.scope_samples(scope, tensor.data.handle)
                 return lib.scope_input(scope, tensor.data.handle)
             if param.contents.value != tensor.data.handle:
                 raise StateError(

@@ -428,6 +428,7 @@ FUNCTIONS = {
     "scope_take_failure": (_P, [_P]),
     "scope_next_random_stream": (c_int64, [_P]),
     "scope_input": (_P, [_P, _P]),
+    "scope_samples": (_P, [_P, _P]),
     "scope_param": (_P, [_P, POINTER(Param)]),
     "scope_bind": (None, [_P, POINTER(Param), _P]),
     "scope_record": (_P, [_P, c_int, POINTER(_P), c_int32, _P, POINTER(_P)]),

@@ -50,6 +50,8 @@ def _learns(x: Tensor) -> bool:
 class _SyncBatchNorm(Operator):
     """The operator of it, of one use in a model's step."""
 
+    _knows_micro_shards = True
+
     def __init__(self, layer) -> None:
         super().__init__()
         engine, step = here.engine, here.model_step

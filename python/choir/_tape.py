@@ -182,7 +182,10 @@ class Tape:
         name = type(node).__name__.encode()
         self._keep.append(name)
         return CustomOp(
-            name, address_of(lib.custom_op_callback), callback.address
+            name,
+            address_of(lib.custom_op_callback),
+            callback.address,
+            node._knows_micro_shards,
         )
 
     def _record_custom(self, node: Operator) -> None:

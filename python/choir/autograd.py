@@ -167,6 +167,8 @@ class Operator:
     op_count = 0
     _is_listed = False  # in the C library
     _is_dummy = False
+    # See choir_custom_op_t.
+    _knows_micro_shards = False
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name or f"{type(self).__name__}#{Operator.op_count}"

@@ -143,13 +143,14 @@ class Batch:
         self.step: int = c.step
         number = c.epoch * steps + c.step + 1
         place = (c.first_sample, c.sample_count, c.global_count, number)
-        self.x = self._tensor(c.x, device, place)
-        self.y = self._tensor(c.y, device, place)
+        self.x = self._tensor(c.x, device, place, c.first_in_step)
+        self.y = self._tensor(c.y, device, place, c.first_in_step)
 
     @staticmethod
-    def _tensor(handle: int, device, place) -> Tensor:
+    def _tensor(handle: int, device, place, first_in_step) -> Tensor:
         t = Tensor._of(_raw.CTensor.borrow(handle, device))
         t.batch = place
+        t.first_in_step = first_in_step
         return t
 
     def __iter__(self) -> Iterator[Tensor]:

@@ -476,6 +476,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         batch = getattr(x, "batch", None)
         if batch is not None:
             first, n, total, number = batch
+            if getattr(optimizer, "micro_shard", 0):
+                first = getattr(x, "first_in_step", first)
         else:
             first, total, number = rank * n, size * n, 0
         if x is None or x.ndim() == 0 or x.shape[0] != n:
@@ -508,7 +510,10 @@ class Model(layer.Layer, metaclass=ModelMeta):
             object.__setattr__(self, "_last", result)
 
         try:
-            engine.train(body, inputs, first, n, total, variant, number)
+            micro_shard = getattr(self.optimizer, "micro_shard", 0)
+            engine.train(
+                body, inputs, first, n, total, variant, number, micro_shard
+            )
             result = self._last
         finally:
             object.__setattr__(self, "_last", None)
