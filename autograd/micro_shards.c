@@ -370,8 +370,8 @@ static choir_status_t refuse(const choir_tape_entry_t* entry) {
   return CHOIR_ERROR(
       UNIMPLEMENTED,
       "with micro-shards the first dimension of all that is computed from "
-      "samples must be that of samples, and each sample's rows must follow "
-      "from "
+      "samples must be that of samples, "
+      "and each sample's rows must follow from "
       "it alone; %s",
       entry->op == CHOIR_OP_COUNT
           ? "of a custom op it is not known"

@@ -283,8 +283,8 @@ static choir_status_t sum(const sum_attrs_t* attrs, const int64_t* counts) {
     memcpy(&head, from, sizeof(head));
     if (head.leaves != attrs->head.leaves || head.first != next)
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "dist_opt: %s has micro-shards %lld to %lld of %lld; "
-                         "needs those from "
+                         "dist_opt: %s has micro-shards %lld to %lld "
+                         "of %lld; needs those from "
                          "%lld on, of %lld",
                          choir_comm_peer(dist->comm, r), (long long)head.first,
                          (long long)head.end - 1, (long long)head.leaves,

@@ -55,7 +55,8 @@ CHOIR_API choir_status_t choir_sync_batch_norm_forward(
     const choir_sync_batch_norm_t* norm, choir_tensor_t* const srcs[3],
     bool has_backward, choir_sync_batch_norm_use_t* out_use) CHOIR_NODISCARD;
 // Its gradients, for choir_custom_op_t: self is a choir_sync_batch_norm_use_t,
-// sources are x, scale and bias; out_grads are new references.
+// sources are x, scale and bias; out_grads are new references, in a step with
+// micro-shards as of an op that knows_micro_shards.
 CHOIR_API choir_status_t choir_sync_batch_norm_backward(
     void* self, choir_tensor_t* dy, choir_tensor_t** out_grads) CHOIR_NODISCARD;
 
