@@ -599,6 +599,35 @@ class VerdictTest(unittest.TestCase):
             "rank 1 (host h2) was killed by signal 15 (Terminated)",
         )
 
+    def test_killed_rank_that_the_others_of_open_mpi_lost(self):
+        sessions = [
+            types.SimpleNamespace(info={"host": host}) for host in ("h1", "h2")
+        ]
+        self.verdict.pids = {0: (sessions[0], 66), 1: (sessions[1], 70)}
+        self.verdict.seen_killed = 1, 9
+        self.verdict.conclude()
+        self.assertEqual(self.cause(), "")
+        self.verdict.read_line(
+            "[h1:00066] ../../ompi/mca/pml/ob1/pml_ob1_sendreq.c:190 FATAL\n"
+        )
+        self.verdict.conclude()
+        self.assertEqual(
+            self.cause(255),
+            "rank 1 (host h2, pid 70) was killed by signal 9 (Killed), perhaps "
+            "by the kernel for want of memory (dmesg tells); Open MPI ended "
+            "rank 0, which could not send to it",
+        )
+
+    def test_status_of_what_was_not_waited_for(self):
+        for script, status in (("exit 3", 3 << 8), ("kill -SEGV $$", 11)):
+            process = subprocess.Popen(["sh", "-c", script])
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            found = process_guard.wait_status(process.pid)
+            process.wait()
+            # A shell may dump core.
+            self.assertEqual(found & ~0x80, status)
+            self.assertIsNone(process_guard.wait_status(process.pid))
+
 
 class VersionsTest(unittest.TestCase):
     def test_which(self):

@@ -75,7 +75,8 @@ class Watch(threading.Thread):
                 word = {"": "gone", "T": "stopped"}.get(state, "started")
                 if word != entry[1]:
                     entry[1] = word
-                    say(event=word, rank=rank, pid=entry[0])
+                    ended = process_guard.wait_status(entry[0])
+                    say(event=word, rank=rank, pid=entry[0], status=ended)
             if now - beat >= self.BEAT_SECONDS:
                 beat = now
                 say(event="beat")

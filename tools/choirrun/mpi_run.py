@@ -201,6 +201,30 @@ class Output(threading.Thread):
 class Verdict(run_base.Verdict):
     """With what Open MPI says."""
 
+    def __init__(self):
+        super().__init__()
+        self.aborted = set()  # (host, pid) of ranks that Open MPI ended
+
+    def read_line(self, line):
+        aborted = mpi_versions.ABORTED.search(line)
+        if aborted:
+            self.aborted.add((aborted[1], int(aborted[2])))
+        super().read_line(line)
+
+    def last_operation(self, rank):
+        for other, (session, pid) in sorted(self.pids.items()):
+            if other != rank and (session.info["host"], pid) in self.aborted:
+                return (
+                    "; Open MPI ended rank %d, which could not send to it"
+                    % other
+                )
+        return super().last_operation(rank)
+
+    def conclude(self):
+        """Where mpirun tells of no rank, as those that lost one ended first."""
+        if self.aborted and not (self.by_signal or self.by_status):
+            self.by_signal = self.seen_killed
+
     def read_report(self, text):
         """One of Open MPI's paragraphs."""
         by_signal = mpi_versions.BY_SIGNAL.search(text)
@@ -361,6 +385,9 @@ class MpiRun(run_base.Run):
             self.end_all()
 
     def finish(self):
+        if self.verdict.aborted:
+            self.settle()
         super().finish()
         for reader in self.readers:
             reader.join(2)
+        self.verdict.conclude()

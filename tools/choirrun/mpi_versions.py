@@ -172,6 +172,9 @@ BY_SIGNAL = re.compile(
 BY_STATUS = re.compile(
     r"Process name: \[[^\s,]*(?:,\d+\])?,(\d+)\]\s+Exit code:\s+(\d+)"
 )
+# A rank's host and process: Open MPI ended it in the middle of a call, as it could not
+# send to a peer; mpirun says nothing about that.
+ABORTED = re.compile(r"\[([^\]:]+):(\d+)\] \S*pml_ob1_\w+\.c:\d+ FATAL")
 # Said before it says why.
 PEER_IS_LOST = (
     "An MPI communication peer process has unexpectedly disconnected",

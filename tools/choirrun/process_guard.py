@@ -41,6 +41,19 @@ def stat(pid):
     return text[begin + 1 : end], state, int(parent)
 
 
+def wait_status(pid):
+    """Of a process that has ended and was not waited for, as os.waitpid gives it;
+    None: there is none, or the system does not tell."""
+    there = stat(pid)
+    if not there or there[1] != "Z":
+        return None
+    try:
+        with open("/proc/%d/stat" % pid, errors="replace") as file:
+            return int(file.read().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def children_of(parent):
     """The ids of its children that have not ended."""
     found = []

@@ -72,6 +72,7 @@ class Verdict:
         self.stopped = {}  # rank: seconds when it went on, or None
         self.pids = {}  # rank: (session, pid)
         self.sentences = {}  # rank: its own last line about a failure
+        self.seen_killed = None  # (rank, signal), as its host's agent saw it
         self.lost = None  # (what ended of the run's own processes, the signal)
         self.failed = False
 
@@ -255,6 +256,13 @@ class Run:
                 known.stopped[rank] = time.monotonic()
         elif kind == "stopped":
             known.stopped[rank] = None
+        elif kind == "gone":
+            status = event.get("status")
+            # What starts ranks also ends them by SIGTERM.
+            if status and os.WIFSIGNALED(status):
+                number = os.WTERMSIG(status)
+                if not (known.seen_killed or number == signal.SIGTERM):
+                    known.seen_killed = rank, number
         elif kind == "ended" and event["name"] == self.daemon:
             if os.WIFSIGNALED(event["status"]):
                 self.lose_process(event["name"], session.info["host"], event)
