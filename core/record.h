@@ -107,6 +107,10 @@ struct choir_record_s {
   // A kernel runs it as part of its own work: its sources may have been written
   // without their buffers being told (core/packed_backend.h).
   bool is_part;
+  // What is summed up over rows, the first dimension of sources, is summed up
+  // in segments of so many rows, and those in a binary tree
+  // (docs/reproducible.md, 3); 0: all rows at once. The kernel must know it.
+  int64_t segment;
 };
 
 static inline const choir_view_t* choir_record_src(const choir_record_t* record,

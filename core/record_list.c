@@ -195,6 +195,7 @@ uint64_t choir__record_hash(uint64_t hash, const choir_record_t* record,
   hash = hash_i64(hash, record->src_count);
   hash = hash_i64(hash, record->dst_count);
   hash = hash_i64(hash, record->accumulate);
+  hash = hash_i64(hash, record->segment);
   for (size_t k = 0; k < choir__record_operands(record); ++k) {
     const choir_view_t* view = &record->operands[k];
     hash = hash_i64(hash, buffer_ids[k]);
@@ -280,6 +281,8 @@ void choir__record_print(choir__text_t* text, const choir_record_t* record,
     }
   }
   if (record->accumulate) choir__text_put(text, " accumulate");
+  if (record->segment > 0)
+    choir__text_put(text, " segment %lld", (long long)record->segment);
   choir__text_put(text, "\n");
 }
 

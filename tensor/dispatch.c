@@ -74,7 +74,9 @@ const choir_op_kernel_t* choir__native_kernel(const choir_device_t* device,
     if (strcmp(tables[i]->family, family) != 0) continue;
     for (int k = 0; tables[i]->kernels[k]; ++k) {
       const choir_op_kernel_t* kernel = tables[i]->kernels[k];
-      if (kernel->op == op && (!kernel->supports || kernel->supports(record)))
+      if (kernel->op == op &&
+          (record->segment == 0 || kernel->takes_segments) &&
+          (!kernel->supports || kernel->supports(record)))
         return kernel;
     }
   }
@@ -103,10 +105,10 @@ choir_status_t choir__op_infer(choir_op_t op, const choir_view_t* srcs,
   return NULL;
 }
 
-bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
-                          choir_tensor_t* const* srcs, int32_t src_count,
-                          const void* attrs, bool accumulate,
-                          choir_tensor_t* const* dsts) {
+bool choir__op_call_has_kernel(const choir_device_t* device, choir_op_t op,
+                               choir_tensor_t* const* srcs, int32_t src_count,
+                               const void* attrs, bool accumulate,
+                               int64_t segment, choir_tensor_t* const* dsts) {
   const choir_op_def_t* def = choir__op_def(op);
   choir_view_t operands[CHOIR_MAX_OPERANDS];
   for (int32_t i = 0; i < src_count; ++i)
@@ -118,7 +120,8 @@ bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
       .dst_count = def->dst_count,
       .accumulate = accumulate,
       .attrs = attrs,
-      .attrs_bytes = def->attrs ? def->attrs->bytes : 0};
+      .attrs_bytes = def->attrs ? def->attrs->bytes : 0,
+      .segment = segment};
   choir_status_t status =
       choir__op_infer(op, operands, src_count, attrs, operands + src_count);
   if (status) {
@@ -129,6 +132,14 @@ bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
     if (dsts[i]) operands[src_count + i] = *choir_tensor_view(dsts[i]);
   return choir__native_kernel(device, &record) ||
          choir__is_widened(device, &record);
+}
+
+bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
+                          choir_tensor_t* const* srcs, int32_t src_count,
+                          const void* attrs, bool accumulate,
+                          choir_tensor_t* const* dsts) {
+  return choir__op_call_has_kernel(device, op, srcs, src_count, attrs,
+                                   accumulate, 0, dsts);
 }
 
 // ---- Lowering ----
@@ -184,6 +195,7 @@ typedef struct call_s {
   choir_tensor_t* const* srcs;
   int32_t src_count;
   bool accumulate;
+  int64_t segment;  // of the record
   choir_tensor_t** dsts;
   bool made[CHOIR_OP_MAX_RESULTS];  // dsts that this call must release again
   const void* attrs;
@@ -421,6 +433,7 @@ static choir_status_t submit_op(call_t* call) {
       .attrs = call->attrs,
       .attrs_bytes = def->attrs ? def->attrs->bytes : 0,
       .at_step = def->at_step,
+      .segment = call->segment,
   };
   return call->calls ? choir__op_calls_take(call->calls, &record)
                      : choir_stream_submit(call->stream, &record);
@@ -477,7 +490,8 @@ static choir_status_t run(call_t* call, const void* attrs) {
 choir_status_t choir__op_run(choir_stream_t* stream, choir_op_calls_t* calls,
                              choir_op_t op, choir_tensor_t* const* srcs,
                              int32_t src_count, const void* attrs,
-                             bool accumulate, choir_tensor_t** dsts) {
+                             bool accumulate, int64_t segment,
+                             choir_tensor_t** dsts) {
   const choir_op_def_t* def = choir__op_def(op);
   if (!def)
     return CHOIR_ERROR(INVALID_ARGUMENT, "op: %d is no op; needs 0 .. %d",
@@ -496,6 +510,7 @@ choir_status_t choir__op_run(choir_stream_t* stream, choir_op_calls_t* calls,
   call.srcs = srcs;
   call.src_count = src_count;
   call.accumulate = accumulate;
+  call.segment = segment;
   call.dsts = dsts;
   for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i) call.made[i] = false;
   choir_status_t status = run(&call, attrs);
@@ -512,6 +527,6 @@ choir_status_t choir_op_run(choir_stream_t* stream, choir_op_t op,
                             choir_tensor_t* const* srcs, int32_t src_count,
                             const void* attrs, bool accumulate,
                             choir_tensor_t** dsts) {
-  return choir__op_run(stream, NULL, op, srcs, src_count, attrs, accumulate,
+  return choir__op_run(stream, NULL, op, srcs, src_count, attrs, accumulate, 0,
                        dsts);
 }

@@ -61,6 +61,7 @@ static bool fits(const match_t* match, int32_t i, int32_t writer,
   const choir_record_t* record =
       writer < 0 ? NULL : choir_graph_record(graph, writer);
   if (!record || choir__record_op(record) != node->op || record->accumulate ||
+      record->segment > 0 ||
       (node->src_count > 0 && record->src_count != node->src_count) ||
       !choir__views_equal(choir_record_dst(record, 0), view))
     return false;
@@ -195,7 +196,7 @@ static choir_status_t replace(choir_graph_t* graph, const match_t* match) {
 static choir_status_t fuse(choir_graph_t* graph, const choir_fusion_t* fusion,
                            int32_t node) {
   const choir_record_t* last = choir_graph_record(graph, node);
-  if (!last || last->accumulate ||
+  if (!last || last->accumulate || last->segment > 0 ||
       choir__record_op(last) != fusion->nodes[0].op)
     return NULL;
   match_t match = {.graph = graph,

@@ -138,7 +138,7 @@ choir_status_t choir__op_calls_run(choir_op_calls_t* calls, choir_op_t op,
                                    int32_t src_count, const void* attrs,
                                    choir_tensor_t** dsts) {
   return choir__op_run(calls->stream, calls, op, srcs, src_count, attrs, false,
-                       dsts);
+                       0, dsts);
 }
 
 choir_status_t choir__op_calls_flush(choir_op_calls_t* calls) {

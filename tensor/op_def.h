@@ -130,13 +130,16 @@ typedef struct choir_gradient_s {
   int32_t first;
   int32_t src_count;
   int8_t srcs[6];  // i: source i; ~i: result i; CHOIR_DY
+  // Bit i: the gradients are sums over the rows of srcs[i], its first dimension
+  // (choir_grad_emit_rows); 0: none are.
+  uint8_t rows;
 } choir_gradient_t;
 enum { CHOIR_DY = 100 };
 
 // In the file of an op with OP_GRAD: the gradient's op and what it takes.
 #define CHOIR_OP_GRADIENT(name, ENUM, ...)         \
   const choir_gradient_t choir_gradient_##name = { \
-      CHOIR_OP_##ENUM, 0, sizeof((int8_t[]){__VA_ARGS__}), {__VA_ARGS__}}
+      CHOIR_OP_##ENUM, 0, sizeof((int8_t[]){__VA_ARGS__}), {__VA_ARGS__}, 0}
 
 // Longest attribute struct.
 #define CHOIR_OP_ATTRS_MAX_BYTES 160
@@ -182,11 +185,18 @@ typedef struct choir_op_kernel_s {
   // Sources of a product can be f32 beside one of 16 bits, to which they are
   // rounded as they are read; `supports` looks at all of them.
   bool rounds_f32;
+  // It sums up in segments where the record says so.
+  bool takes_segments;
 } choir_op_kernel_t;
 
 // The initializer of one. OP: CHOIR_OP_...; op_name, how: literals.
-#define CHOIR_OP_KERNEL(OP, op_name, how, function, supports) \
-  { {.name = op_name "/" how, .run = function}, OP, how, supports, false }
+#define CHOIR_OP_KERNEL(OP, op_name, how, function, supports)             \
+  {                                                                       \
+    {.name = op_name "/" how, .run = function}, OP, how, supports, false, \
+        false                                                             \
+  }
+#define CHOIR_OP_SEGMENTS_KERNEL(OP, op_name, how, function, supports) \
+  { {.name = op_name "/" how, .run = function}, OP, how, supports, false, true }
 
 // One that runs many calls of an op with the same attributes, which no call
 // could tell from calls one after the other (tensor/op_calls_def.h). Its
@@ -251,6 +261,17 @@ bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
                           choir_tensor_t* const* srcs, int32_t src_count,
                           const void* attrs, bool accumulate,
                           choir_tensor_t* const* dsts);
+
+// Results that are sums over rows, which are the first dimension of the sources
+// that `cut` names (bit i: source i): of segments of `segment` rows each, the
+// last may have fewer, as one call for each gives them; and then in a binary
+// tree (core/sum_tree_backend.h). By a kernel that takes segments, or by such
+// calls. Else as choir_op_run, without accumulate.
+choir_status_t choir__op_run_segments(choir_stream_t* stream, choir_op_t op,
+                                      choir_tensor_t* const* srcs,
+                                      int32_t src_count, uint32_t cut,
+                                      const void* attrs, int64_t segment,
+                                      choir_tensor_t** dsts) CHOIR_NODISCARD;
 
 // "<op>/reference" and "<op>/host": the op's reference on host memory, and the
 // same around a copy down and up. The first counts as reference_runs, the

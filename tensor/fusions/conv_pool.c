@@ -16,8 +16,16 @@ static bool attrs(const choir_record_t* const* records, void* out_attrs) {
 }
 
 static const choir_gradient_t gradients[] = {
-    {CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_WEIGHT, 1, 5, {0, ~1, 1, ~0, CHOIR_DY}},
-    {CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA, 0, 5, {0, ~1, 1, ~0, CHOIR_DY}},
+    {CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_WEIGHT,
+     1,
+     5,
+     {0, ~1, 1, ~0, CHOIR_DY},
+     .rows = 1 | 2 | 8 | 16},
+    {CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA,
+     0,
+     5,
+     {0, ~1, 1, ~0, CHOIR_DY},
+     .rows = 0},
     {.src_count = 0}};
 
 const choir_fusion_t choir__fusion_conv_pool[] = {

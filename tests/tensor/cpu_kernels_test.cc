@@ -106,10 +106,10 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most,
   const choir_op_def_t* def = choir__op_def(kernel->op);
   ASSERT_NE(def, nullptr);
   ASSERT_NE(def->cases, nullptr);
-  const bool own = strcmp(kernel->algorithm, "cpu") == 0;
+  const bool own = strcmp(kernel->algorithm, "cpu") == 0 ||
+                   strcmp(kernel->algorithm, "argmax") == 0;
   // Of ours that need AVX2.
-  const bool of_avx2 = strcmp(kernel->algorithm, "argmax") == 0 ||
-                       strcmp(kernel->algorithm, "winograd") == 0;
+  const bool of_avx2 = strcmp(kernel->algorithm, "winograd") == 0;
   const bool direct = strcmp(kernel->algorithm, "direct") == 0;
   const bool amx = strcmp(kernel->algorithm, "amx") == 0;
   // Of f32 where ours have no fused multiply-add.
@@ -302,9 +302,12 @@ void KeepNaNAndInfinity(const choir_op_kernel_t* kernel, choir_dtype_t dtype,
                         bool accumulate = false) {
   const choir_op_def_t* def = choir__op_def(kernel->op);
   const bool is_conv2d = strncmp(def->name, "conv", 4) == 0;
-  // Those copy windows with zeros beyond the image, or let oneDNN do so.
+  // Those copy windows with zeros beyond the image, or let oneDNN or another
+  // kernel do so.
   const bool has_zeros = strcmp(kernel->algorithm, "dnnl") == 0 ||
-                         strcmp(kernel->algorithm, "product") == 0;
+                         strcmp(kernel->algorithm, "product") == 0 ||
+                         strcmp(kernel->algorithm, "rows") == 0 ||
+                         strcmp(kernel->algorithm, "winograd_defined") == 0;
   Device device(1);
   int number = 0;
   for (const choir_op_case_t& c : Cases(def)) {
@@ -650,7 +653,9 @@ INSTANTIATE_TEST_SUITE_P(
     List, CpuKernelsWinograd,
     testing::Values(&choir__cpu_conv2d_winograd,
                     &choir__cpu_conv2d_grad_data_winograd,
-                    &choir__cpu_conv2d_grad_weight_winograd),
+                    &choir__cpu_conv2d_grad_weight_winograd,
+                    &choir__cpu_conv2d_winograd_defined,
+                    &choir__cpu_conv2d_grad_data_winograd_defined),
     KernelName);
 INSTANTIATE_TEST_SUITE_P(List, CpuKernelsForward,
                          testing::Values(&choir__cpu_conv2d_direct,

@@ -13,8 +13,6 @@
 #include "tensor/ops/conv2d.h"
 #include "tensor/ops/pool2d.h"
 
-#if defined(__x86_64__)
-
 #define GROUP CHOIR__ARGMAX_GROUP
 // Lists and tables hold places as 32 bits.
 #define MOST_ELEMENTS (1 << 28)
@@ -41,6 +39,10 @@ static operands_t operands_of(const choir_record_t* record,
 }
 
 // ---- Which records ----
+
+static int64_t to_lines(int64_t floats) {
+  return (floats + GROUP - 1) / GROUP * GROUP;
+}
 
 // How patches are made: kernel rows one by one, or all together where they are
 // so short that they would leave most lanes empty.
@@ -92,9 +94,7 @@ static bool has_pixels(const choir_view_t* view) {
 static bool argmax_fit(const choir_record_t* record, argmax_kind_t kind) {
   const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
   const operands_t o = operands_of(record, kind);
-  if (choir__isa() < CHOIR__ISA_AVX2 || attrs->conv.groups != 1 ||
-      !dtypes_fit(record))
-    return false;
+  if (attrs->conv.groups != 1 || !dtypes_fit(record)) return false;
   const choir__conv2d_t conv = choir__conv2d_of(o.x, o.w, &attrs->conv);
   for (int k = 0; k < 2; k++)
     if (conv.stride[k] != 1 || conv.dilation[k] != 1 ||
@@ -107,6 +107,12 @@ static bool argmax_fit(const choir_record_t* record, argmax_kind_t kind) {
   const int64_t padded = (conv.size[0] + 2 * conv.padding[0]) *
                          (conv.size[1] + 2 * conv.padding[1]);
   const int64_t weights = o.w->shape[0] * t.groups * t.vectors * GROUP;
+  if (record->segment > 0 &&
+      (record->segment > LEAST_SAMPLES || record->accumulate ||
+       (o.x->shape[0] / record->segment + 1) *
+               (weights + to_lines(o.w->shape[0])) >
+           PIECES_BYTES / (int64_t)sizeof(float)))
+    return false;
   return padded * (o.x->shape[1] + t.vectors * GROUP) < MOST_ELEMENTS &&
          choir_view_count(o.argmax) / o.argmax->shape[0] *
                  CHOIR__ARGMAX_SAMPLES <
@@ -119,14 +125,30 @@ static bool argmax_fit(const choir_record_t* record, argmax_kind_t kind) {
 
 typedef struct call_s {
   choir__argmax_t t;
+  const choir__argmax_loops_t* loops;
   choir_allocator_t pool;
   int64_t samples;
+  int64_t segment;  // of the record
   int64_t pieces;
   float* sums;  // (pieces, sums of a piece)
   int64_t sums_count, bias_count;
   // An image or a filter holds NaN or an infinity: see run_apart.
   atomic_bool has_nonfinite;
 } call_t;
+
+static const choir__argmax_loops_t* best_loops(void) {
+#if defined(__x86_64__)
+  switch (choir__isa()) {
+    case CHOIR__ISA_AVX512:
+      return &choir__argmax_loops_avx512;
+    case CHOIR__ISA_AVX2:
+      return &choir__argmax_loops_avx2;
+    default:
+      break;
+  }
+#endif
+  return &choir__argmax_loops_base;
+}
 
 // Without their signs, infinities and NaN have the largest bits of all.
 CHOIR__BODY void find_largest_body(const float* from, int64_t count,
@@ -173,10 +195,6 @@ static void* cut(cutter_t* cutter, int64_t count, size_t element) {
   void* part = cutter->memory ? cutter->memory + cutter->bytes : NULL;
   cutter->bytes += ((size_t)count * element + 63) / 64 * 64;
   return part;
-}
-
-static int64_t to_lines(int64_t floats) {
-  return (floats + GROUP - 1) / GROUP * GROUP;
 }
 
 static void describe(const choir_record_t* record, argmax_kind_t kind,
@@ -248,7 +266,6 @@ static void cut_lists(const choir__argmax_t* t, cutter_t* cutter,
 static void data_range(void* context, void* memory, int64_t begin,
                        int64_t end) {
   const call_t* call = context;
-  const bool wide = choir__isa() == CHOIR__ISA_AVX512;
   cutter_t cutter = {memory, 0};
   choir__argmax_lists_t lists;
   cut_lists(&call->t, &cutter, &lists);
@@ -257,8 +274,7 @@ static void data_range(void* context, void* memory, int64_t begin,
     const int64_t left = call->samples - first;
     const int64_t last =
         first + (left < CHOIR__ARGMAX_SAMPLES ? left : CHOIR__ARGMAX_SAMPLES);
-    (wide ? choir__argmax_data_avx512 : choir__argmax_data_avx2)(
-        &call->t, first, last, &lists);
+    call->loops->data(&call->t, first, last, &lists);
   }
 }
 
@@ -327,11 +343,16 @@ static void cut_scratch(const choir__argmax_t* t, cutter_t* cutter,
   scratch->list_ends = cut(cutter, t->filters, sizeof(int64_t));
 }
 
+static int64_t piece_begin(const call_t* call, int64_t piece) {
+  if (call->segment == 0) return call->samples * piece / call->pieces;
+  const int64_t begin = piece * call->segment;
+  return begin < call->samples ? begin : call->samples;
+}
+
 static void weight_range(void* context, void* memory, int64_t begin,
                          int64_t end) {
   call_t* call = context;
   const choir__argmax_t* t = &call->t;
-  const bool wide = choir__isa() == CHOIR__ISA_AVX512;
   cutter_t cutter = {memory, 0};
   choir__argmax_scratch_t scratch;
   cut_scratch(t, &cutter, &scratch);
@@ -344,11 +365,10 @@ static void weight_range(void* context, void* memory, int64_t begin,
     scratch.bias = scratch.sums + call->sums_count;
     memset(scratch.sums, 0,
            (size_t)(call->sums_count + call->bias_count) * sizeof(float));
-    const int64_t last = call->samples * (piece + 1) / call->pieces;
-    for (int64_t n = call->samples * piece / call->pieces; n < last; n++) {
+    const int64_t last = piece_begin(call, piece + 1);
+    for (int64_t n = piece_begin(call, piece); n < last; n++) {
       if (has_nonfinite(call)) return;
-      (wide ? choir__argmax_weight_avx512 : choir__argmax_weight_avx2)(
-          t, n, &scratch);
+      call->loops->weight(t, n, &scratch);
       find_nonfinite(call, scratch.image, choir__argmax_image(t));
     }
   }
@@ -360,6 +380,18 @@ CHOIR__BODY void add_up_body(float* to, const float* from, int64_t count) {
 }
 CHOIR__ISA_VARIANTS(add_up, (float* to, const float* from, int64_t count),
                     (to, from, count))
+
+// Sums of pieces become one: one after the other, or segments in a binary tree.
+static void add_pieces(const call_t* call, choir_stream_t* stream) {
+  const int64_t count = call->sums_count + call->bias_count;
+  if (call->segment > 0) {
+    choir__cpu_add_segments(call->sums, call->pieces, count,
+                            choir__cpu_threads(stream));
+    return;
+  }
+  for (int64_t piece = 1; piece < call->pieces; piece++)
+    add_up(call->sums, call->sums + piece * count, count);
+}
 
 // One element of a result, which stands for `dtype` alone where it is inlined.
 CHOIR__BODY void put(const choir_dtype_t dtype, void* to, int64_t i,
@@ -422,8 +454,11 @@ static choir_status_t run_weight(call_t* call, choir_stream_t* stream,
   call->sums_count = t->groups * t->filters * t->vectors * GROUP;
   call->bias_count = to_lines(t->filters);
   const int64_t count = call->sums_count + call->bias_count;
-  call->pieces = (call->samples + LEAST_SAMPLES - 1) / LEAST_SAMPLES;
-  if (call->pieces > MOST_PIECES) call->pieces = MOST_PIECES;
+  call->segment = record->segment;
+  const int64_t least = call->segment > 0 ? call->segment : LEAST_SAMPLES;
+  call->pieces = (call->samples + least - 1) / least;
+  if (call->segment == 0 && call->pieces > MOST_PIECES)
+    call->pieces = MOST_PIECES;
   const int64_t most = PIECES_BYTES / (count * (int64_t)sizeof(float));
   if (call->pieces > most) call->pieces = most > 1 ? most : 1;
   const size_t bytes = (size_t)(call->pieces * count) * sizeof(float);
@@ -436,8 +471,7 @@ static choir_status_t run_weight(call_t* call, choir_stream_t* stream,
   choir_status_t status = choir__cpu_parallel_scratch(
       stream, call->pieces, 1, cutter.bytes, weight_range, call);
   if (!status && !has_nonfinite(call)) {
-    for (int64_t piece = 1; piece < call->pieces; piece++)
-      add_up(call->sums, call->sums + piece * count, count);
+    add_pieces(call, stream);
     write_weights(call, choir_record_dst(record, 0),
                   choir_record_dst(record, 1));
   }
@@ -565,6 +599,55 @@ static choir_status_t run_apart(const call_t* call,
   return status;
 }
 
+static choir_status_t argmax_run(const choir_record_t* record,
+                                 choir_stream_t* stream, argmax_kind_t kind);
+
+// Segments first .. first + count - 1, each by itself: the first half and the
+// rest, and then both.
+static choir_status_t run_halves(const choir_record_t* record,
+                                 choir_stream_t* stream, int64_t first,
+                                 int64_t count) {
+  choir_view_t operands[CHOIR_MAX_OPERANDS];
+  choir_record_t one = *record;
+  memcpy(operands, record->operands,
+         (size_t)(record->src_count + record->dst_count) * sizeof *operands);
+  one.operands = operands;
+  if (count == 1) {
+    const int64_t begin = first * record->segment;
+    one.segment = 0;
+    for (int32_t i = 0; i < record->src_count; i++) {
+      if (i == 2) continue;  // the filters
+      operands[i].offset += begin * operands[i].strides[0];
+      operands[i].shape[0] -= begin;
+      if (operands[i].shape[0] > record->segment)
+        operands[i].shape[0] = record->segment;
+    }
+    return argmax_run(&one, stream, WEIGHT);
+  }
+  int64_t half = 1;
+  while (half * 2 < count) half *= 2;
+  CHOIR_TRY(run_halves(record, stream, first, half));
+  choir_tensor_t* made[2] = {NULL};
+  choir_status_t status = NULL;
+  for (int32_t i = 0; i < 2 && !status; i++) {
+    status = choir_tensor_create_layout(choir_stream_device(stream),
+                                        choir_record_dst(record, i), &made[i]);
+    if (!status) operands[record->src_count + i] = *choir_tensor_view(made[i]);
+  }
+  if (!status) status = run_halves(&one, stream, first + half, count - half);
+  for (int32_t i = 0; i < 2 && !status; i++) {
+    const choir_view_t both[] = {*choir_record_dst(record, i),
+                                 operands[record->src_count + i],
+                                 *choir_record_dst(record, i)};
+    status = choir__run_inside(
+        CHOIR_OP_ADD,
+        &(choir_record_t){.operands = both, .src_count = 2, .dst_count = 1},
+        stream);
+  }
+  for (int32_t i = 0; i < 2; i++) choir_tensor_release(made[i]);
+  return status;
+}
+
 // ---- Records ----
 
 static choir_status_t argmax_run(const choir_record_t* record,
@@ -574,6 +657,7 @@ static choir_status_t argmax_run(const choir_record_t* record,
   choir__pixels_t argmax = {.copy = NULL}, dy = {.copy = NULL};
   call_t call;
   memset(&call, 0, sizeof(call));
+  call.loops = best_loops();
   call.pool = choir_device_allocator(choir_stream_device(stream));
   choir_status_t status = NULL;
   if (kind == DATA)
@@ -592,12 +676,12 @@ static choir_status_t argmax_run(const choir_record_t* record,
   choir__pixels_give(&y, stream);
   choir__pixels_give(&argmax, stream);
   choir__pixels_give(&x, stream);
-  return !status && has_nonfinite(&call)
-             ? run_apart(&call, record, stream, kind)
-             : status;
+  if (status || !has_nonfinite(&call)) return status;
+  return record->segment > 0 ? run_halves(record, stream, 0, call.pieces)
+                             : run_apart(&call, record, stream, kind);
 }
 
-#define ARGMAX(OP, name, kind)                                          \
+#define ARGMAX(OP, name, kind, DEFINE)                                  \
   static bool name##_argmax_supports(const choir_record_t* record) {    \
     return argmax_fit(record, kind);                                    \
   }                                                                     \
@@ -605,27 +689,10 @@ static choir_status_t argmax_run(const choir_record_t* record,
                                           choir_stream_t* stream) {     \
     return argmax_run(record, stream, kind);                            \
   }                                                                     \
-  const choir_op_kernel_t choir__cpu_##name##_argmax = CHOIR_OP_KERNEL( \
-      OP, #name, "argmax", name##_argmax_run, name##_argmax_supports);
+  const choir_op_kernel_t choir__cpu_##name##_argmax =                  \
+      DEFINE(OP, #name, "argmax", name##_argmax_run, name##_argmax_supports);
 
-#else
-
-// Elsewhere there is no such kernel.
-static bool no_argmax(const choir_record_t* record) {
-  (void)record;
-  return false;
-}
-static choir_status_t no_argmax_run(const choir_record_t* record,
-                                    choir_stream_t* stream) {
-  (void)stream;
-  return CHOIR_ERROR(UNIMPLEMENTED, "%s: needs AVX2", record->kernel->name);
-}
-#define ARGMAX(OP, name, kind)                         \
-  const choir_op_kernel_t choir__cpu_##name##_argmax = \
-      CHOIR_OP_KERNEL(OP, #name, "argmax", no_argmax_run, no_argmax);
-
-#endif
-
-ARGMAX(CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA, conv2d_max_pool2d_grad_data, DATA)
+ARGMAX(CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA, conv2d_max_pool2d_grad_data, DATA,
+       CHOIR_OP_KERNEL)
 ARGMAX(CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_WEIGHT, conv2d_max_pool2d_grad_weight,
-       WEIGHT)
+       WEIGHT, CHOIR_OP_SEGMENTS_KERNEL)

@@ -23,7 +23,8 @@
 // sum runs across lanes: the bits are the same on each instruction set.
 //
 // cpu_conv2d_argmax.c decides, takes memory and shares samples out;
-// cpu_conv2d_argmax_loops.inc computes, built for AVX2 and for AVX-512.
+// cpu_conv2d_argmax_loops.inc computes, built for AVX2, for AVX-512 and for any
+// processor.
 
 enum {
   CHOIR__ARGMAX_GROUP = 16,   // lanes of a vector
@@ -137,12 +138,6 @@ typedef struct choir__argmax_scratch_s {
   float* bias;         // (filters): db
 } choir__argmax_scratch_t;
 
-// Adds one sample's share to the sums.
-void choir__argmax_weight_avx2(const choir__argmax_t* t, int64_t sample,
-                               const choir__argmax_scratch_t* scratch);
-void choir__argmax_weight_avx512(const choir__argmax_t* t, int64_t sample,
-                                 const choir__argmax_scratch_t* scratch);
-
 // For CHOIR__ARGMAX_SAMPLES samples at a time.
 typedef struct choir__argmax_lists_s {
   choir__argmax_rows_t rows;
@@ -153,11 +148,17 @@ typedef struct choir__argmax_lists_s {
   int32_t* starts;  // (samples, places, places of a window), and an end
 } choir__argmax_lists_t;
 
-// dx of samples begin .. end - 1, at most CHOIR__ARGMAX_SAMPLES.
-void choir__argmax_data_avx2(const choir__argmax_t* t, int64_t begin,
-                             int64_t end, const choir__argmax_lists_t* scratch);
-void choir__argmax_data_avx512(const choir__argmax_t* t, int64_t begin,
-                               int64_t end,
-                               const choir__argmax_lists_t* scratch);
+typedef struct choir__argmax_loops_s {
+  // Adds one sample's share to the sums.
+  void (*weight)(const choir__argmax_t* t, int64_t sample,
+                 const choir__argmax_scratch_t* scratch);
+  // dx of samples begin .. end - 1, at most CHOIR__ARGMAX_SAMPLES.
+  void (*data)(const choir__argmax_t* t, int64_t begin, int64_t end,
+               const choir__argmax_lists_t* scratch);
+} choir__argmax_loops_t;
+
+extern const choir__argmax_loops_t choir__argmax_loops_base;
+extern const choir__argmax_loops_t choir__argmax_loops_avx2;
+extern const choir__argmax_loops_t choir__argmax_loops_avx512;
 
 #endif  // CHOIR_TENSOR_KERNELS_CPU_CPU_CONV2D_ARGMAX_H_

@@ -43,21 +43,6 @@ CHOIR__BODY vector_t place_some(const uint8_t* argmax, int64_t count,
                                       _mm256_set1_epi32(4), place)));
 }
 
-// Appends the filters whose argmax index is at `place` and whose gradient is
-// not zero: where their weights are, a multiple of `step`, and the gradient.
-// Writes up to a vector more than it returns the end of.
-CHOIR__BODY int64_t append(const uint8_t* argmax, const float* gradients,
-                           int64_t filters, int32_t place, int32_t step,
-                           int32_t* offsets, float* list_gradients,
-                           int64_t count) {
-  for (int64_t f = 0; f < filters; f++) {
-    offsets[count] = (int32_t)f * step;
-    list_gradients[count] = gradients[f];
-    count += (argmax[f] == place) & (gradients[f] != 0);
-  }
-  return count;
-}
-
 #include "tensor/kernels/cpu/cpu_conv2d_argmax_loops.inc"
 
 #else

@@ -7,6 +7,7 @@
 #include "tensor/kernels/cpu/cpu_vectors.h"
 
 #define FILTERS(vectors) 4
+#define HAS_APPEND  // by the instruction for it
 
 // dy of `count` filters, zero where the activation was off (y NULL: none).
 CHOIR__BODY vector_t take_some(const float* y, const float* dy, int64_t count) {

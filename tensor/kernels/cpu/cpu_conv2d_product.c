@@ -249,23 +249,46 @@ typedef struct apart_s {
   bool adds;    // else overwrites
 } apart_t;
 
+// Image rows, of which there are shape[0] shape[2].
+static float* row_at(const choir_view_t* v, int64_t row) {
+  return choir__view_f32(v) + row % v->shape[2] * v->strides[2] +
+         row / v->shape[2] * v->strides[0];
+}
+static int64_t rows_of(const choir_view_t* v) {
+  return v->shape[0] * v->shape[2];
+}
+static int64_t row_grain(const choir_view_t* v) {
+  return CHOIR__CPU_GRAIN / v->shape[1] / v->shape[3];
+}
+
+static void move_pixel(float* at, int64_t step, float* beside, int64_t channels,
+                       bool is_back, bool adds) {
+  if (step == 1 && !adds) {
+    memcpy(is_back ? at : beside, is_back ? beside : at,
+           (size_t)channels * sizeof(float));
+    return;
+  }
+  CHOIR__INDEPENDENT
+  for (int64_t c = 0; c < channels; c++) {
+    float* one = at + c * step;
+    if (!is_back)
+      beside[c] = *one;
+    else
+      *one = (adds ? *one : 0.0f) + beside[c];
+  }
+}
+
 static void move_rows(const apart_t* apart, int64_t begin, int64_t end,
                       bool is_back) {
   const choir_view_t* v = apart->view;
-  const int64_t channels = v->shape[1], *s = v->strides;
-  float* first = choir__view_f32(v);
-  for (int64_t p = begin; p < end; p++) {
-    float* to = first + p % v->shape[3] * s[3] +
-                p / v->shape[3] % v->shape[2] * s[2] +
-                p / v->shape[3] / v->shape[2] * s[0];
-    float* from = apart->data + p * channels;
-    for (int64_t c = 0; c < channels; c++) {
-      float* at = to + c * s[1];
-      if (!is_back)
-        from[c] = *at;
-      else
-        *at = (apart->adds ? *at : 0.0f) + from[c];
-    }
+  const int64_t channels = v->shape[1];
+  float* beside = apart->data + begin * v->shape[3] * channels;
+  for (int64_t row = begin; row < end; row++) {
+    float* at = row_at(v, row);
+    for (int64_t x = 0; x < v->shape[3];
+         x++, at += v->strides[3], beside += channels)
+      move_pixel(at, v->strides[1], beside, channels, is_back,
+                 is_back && apart->adds);
   }
 }
 static void fetch_range(void* context, int64_t begin, int64_t end) {
@@ -316,10 +339,9 @@ static choir_status_t make_apart(const image_run_t* run, const choir_view_t* to,
   const bool accumulate = run->conv->record->accumulate;
   const choir_allocator_t pool =
       choir_device_allocator(choir_stream_device(stream));
-  const int64_t pixels = to->shape[0] * to->shape[2] * to->shape[3];
+  const int64_t rows = rows_of(to), grain = row_grain(to);
   const int64_t channels = to->shape[1];
-  const int64_t grain = CHOIR__CPU_GRAIN / channels;
-  const size_t bytes = (size_t)(pixels * channels) * sizeof(float);
+  const size_t bytes = (size_t)(rows * to->shape[3] * channels) * sizeof(float);
   // A ReLU is of the convolution alone.
   apart_t apart = {to, pool.alloc(pool.self, bytes, 64),
                    accumulate && run->relu};
@@ -327,10 +349,10 @@ static choir_status_t make_apart(const image_run_t* run, const choir_view_t* to,
     return CHOIR_ERROR(OUT_OF_MEMORY, "pixels: no %zu bytes", bytes);
   const int32_t threads = choir__cpu_threads(stream);
   const bool goes_on = accumulate && !run->relu;
-  if (goes_on) choir__cpu_parallel(threads, pixels, grain, fetch_range, &apart);
+  if (goes_on) choir__cpu_parallel(threads, rows, grain, fetch_range, &apart);
   choir_status_t status =
       make_image(run, to, apart.data, channels, goes_on, stream);
-  if (!status) choir__cpu_parallel(threads, pixels, grain, put_range, &apart);
+  if (!status) choir__cpu_parallel(threads, rows, grain, put_range, &apart);
   pool.free(pool.self, apart.data, bytes, 64);
   return status;
 }
@@ -424,12 +446,14 @@ static void take_phase(const choir__conv_t* conv, int axis, int64_t first,
 
 static void clear_range(void* context, int64_t begin, int64_t end) {
   const choir_view_t* v = context;
-  const int64_t* s = v->strides;
-  for (int64_t p = begin; p < end; p++)
-    for (int64_t c = 0; c < v->shape[1]; c++)
-      choir__view_f32(
-          v)[p % v->shape[3] * s[3] + p / v->shape[3] % v->shape[2] * s[2] +
-             p / v->shape[3] / v->shape[2] * s[0] + c * s[1]] = 0;
+  for (int64_t row = begin; row < end; row++) {
+    float* at = row_at(v, row);
+    for (int64_t x = 0; x < v->shape[3]; x++, at += v->strides[3])
+      if (v->strides[1] == 1)
+        put(at, NULL, v->shape[1]);
+      else
+        for (int64_t c = 0; c < v->shape[1]; c++) at[c * v->strides[1]] = 0;
+  }
 }
 
 static choir_status_t run_phase(const choir__conv_t* conv,
@@ -444,9 +468,8 @@ static choir_status_t run_phase(const choir__conv_t* conv,
   if (windows.taps[0] > 0 && windows.taps[1] > 0)
     return run_one(conv, &windows, &filters, &to, stream);
   if (conv->record->accumulate) return NULL;
-  choir__cpu_parallel(choir__cpu_threads(stream),
-                      to.shape[0] * to.shape[2] * to.shape[3],
-                      CHOIR__CPU_GRAIN / to.shape[1], clear_range, &to);
+  choir__cpu_parallel(choir__cpu_threads(stream), rows_of(&to), row_grain(&to),
+                      clear_range, &to);
   return NULL;
 }
 
@@ -511,8 +534,8 @@ static choir_status_t take_even(const choir_view_t* view,
   if (!rows->copy)
     return CHOIR_ERROR(OUT_OF_MEMORY, "pixels: no %zu bytes", rows->bytes);
   apart_t apart = {view, rows->data, false};
-  choir__cpu_parallel(choir__cpu_threads(stream), rows->count,
-                      CHOIR__CPU_GRAIN / rows->ld, fetch_range, &apart);
+  choir__cpu_parallel(choir__cpu_threads(stream), rows_of(view),
+                      row_grain(view), fetch_range, &apart);
   choir__count_reorder(rows->bytes);
   return NULL;
 }

@@ -5,8 +5,8 @@
 // of channels instead of 144. The points are 0, +-5/8, +-3/2 and infinity,
 // whose errors are a fifth of those of 0, +-1, +-2; they are of the largest
 // that a tile meets, and reach what 1e-5 allowed, hence the ops' 2e-5. NaN and
-// infinities would spread over a whole tile, so what meets them is left to
-// oneDNN.
+// infinities would spread over a whole tile, so an image that meets them, or
+// all where filters or their gradients do, is left to another kernel.
 //
 // The gradient of the image is the convolution of y's by the filters turned
 // round; that of the filters is the transpose: transformed tiles of the image
@@ -41,6 +41,7 @@ enum {
   CHUNKS_FLOATS = 3 << 20,
   LEAST_CHANNELS = 16,
   LEAST_PIXELS = 192,  // of the result
+  LEAST_IMAGE = 16,    // of each image, for a definition that knows no batch
 };
 
 typedef struct image_s {
@@ -70,14 +71,16 @@ typedef struct winograd_s {
   // Gradients of filters: chunks of the tiles have sums of their own, added up
   // at the end, and share them out by groups of panels.
   int64_t chunks, groups;
-  atomic_bool* is_odd;  // something met is NaN or infinite
+  // Something met is NaN or infinite: of all images, and of each.
+  atomic_bool* is_odd;
+  atomic_bool* is_image_odd;
 } winograd_t;
 
-static void note_odd(const winograd_t* p, bool is_odd) {
-  if (is_odd) atomic_store_explicit(p->is_odd, true, memory_order_relaxed);
+static void note_odd(atomic_bool* at, bool is_odd) {
+  if (is_odd) atomic_store_explicit(at, true, memory_order_relaxed);
 }
-static bool is_odd(const winograd_t* p) {
-  return atomic_load_explicit(p->is_odd, memory_order_relaxed);
+static bool is_odd(const atomic_bool* at) {
+  return atomic_load_explicit(at, memory_order_relaxed);
 }
 
 static int64_t panels_of(const winograd_t* p) {
@@ -178,20 +181,12 @@ CHOIR__ISA_SELECT(add_tiles, TILES_PARAMS, (context, scratch, begin, end))
 
 // ---- Records ----
 
-// With few pixels transforming the filters costs what it saves, the more so
-// where they are too many for the cache.
-static bool is_quicker(const choir_view_t* out, const choir_view_t* w) {
-  const int64_t pixels = out->shape[0] * out->shape[2] * out->shape[3];
-  return pixels >= LEAST_PIXELS &&
-         pixels >= w->shape[0] * w->shape[1] / (256 * 256) * LEAST_PIXELS;
-}
-
 // As oneDNN takes them, too.
 static bool fits(const choir__conv_t* conv) {
   const choir_conv2d_attrs_t* attrs = conv->attrs;
-  if (choir__isa() == CHOIR__ISA_BASE || !choir__all_f32(conv->record) ||
-      conv->x->ndim != 4 || conv->w->ndim != 4 || conv->y->ndim != 4 ||
-      attrs->groups != 1 || !choir__elements_are_distinct(conv->x) ||
+  if (!choir__all_f32(conv->record) || conv->x->ndim != 4 ||
+      conv->w->ndim != 4 || conv->y->ndim != 4 || attrs->groups != 1 ||
+      !choir__elements_are_distinct(conv->x) ||
       !choir__elements_are_distinct(conv->w) ||
       !choir__elements_are_distinct(conv->y) ||
       (conv->b && !choir__elements_are_distinct(conv->b)))
@@ -210,8 +205,7 @@ static bool fits(const choir__conv_t* conv) {
       return false;
   const choir_view_t* out =
       conv->kind == CHOIR__CONV_GRAD_DATA ? conv->x : conv->y;
-  return is_quicker(out, conv->w) &&
-         (conv->kind == CHOIR__CONV_GRAD_WEIGHT || out->strides[1] == 1);
+  return conv->kind == CHOIR__CONV_GRAD_WEIGHT || out->strides[1] == 1;
 }
 
 static image_t image_of(const choir_view_t* view, void* data) {
@@ -222,13 +216,15 @@ static image_t image_of(const choir_view_t* view, void* data) {
 
 static winograd_t describe(const choir__conv_t* conv, image_t in, image_t out,
                            atomic_bool* odd) {
+  // One for all images, then one for each.
   const int64_t* s = conv->w->strides;
   winograd_t p = {.in = in,
                   .out = out,
                   .filters = {choir__view_f32(conv->w), s[0], s[1], s[2], s[3]},
                   .before = {conv->before[0], conv->before[1]},
                   .accumulate = conv->record->accumulate,
-                  .is_odd = odd};
+                  .is_odd = odd,
+                  .is_image_odd = odd + 1};
   if (conv->b) {
     p.bias = choir__view_f32(conv->b);
     p.bias_stride = conv->b->strides[0];
@@ -275,7 +271,7 @@ static choir_status_t take_form(const choir__conv_t* conv,
   choir__cpu_parallel(choir__cpu_threads(stream), panels_of(p) * p->in.channels,
                       CHOIR__CPU_GRAIN / POINTS / CHOIR__PANEL,
                       transform_filters, p);
-  if (form->packed && !is_odd(p))
+  if (form->packed && !is_odd(p->is_odd))
     choir__packed_keep(conv->w->buffer, form->packed);
   return NULL;
 }
@@ -298,7 +294,7 @@ static choir_status_t run_image(const choir__conv_t* conv,
   choir_status_t status = take_form(conv, stream, &p, &form);
   const size_t scratch =
       (size_t)(POINTS * (image_step(&p) + PANEL_STEP)) * sizeof(float);
-  if (!status && !is_odd(&p))
+  if (!status && !is_odd(odd))
     status = choir__cpu_parallel_scratch(stream,
                                          (p.tiles + ROW_TILES - 1) / ROW_TILES,
                                          1, scratch, convolve, &p);
@@ -341,7 +337,7 @@ static choir_status_t sum_tiles(winograd_t* p, choir_stream_t* stream) {
   const int64_t count = panels * p->in.channels;
   const int64_t grain = CHOIR__CPU_GRAIN / POINTS / CHOIR__PANEL;
   if (!status) choir__cpu_parallel(threads, count, grain, scan_sums, p);
-  if (!status && !is_odd(p)) {
+  if (!status && !is_odd(p->is_odd)) {
     choir__cpu_parallel(threads, count, grain, put_filters, p);
     choir__cpu_parallel(threads, panels, 1, put_bias, p);
   }
@@ -364,27 +360,91 @@ static choir_status_t run_filters(const choir__conv_t* conv,
   return status;
 }
 
+// Images that are odd, neighbours at once.
+static choir_status_t run_odd(const choir__conv_t* conv, choir_stream_t* stream,
+                              const atomic_bool* odd,
+                              const choir_op_kernel_t* other) {
+  const bool is_forward = conv->kind == CHOIR__CONV_FORWARD;
+  const int32_t image = 0, result = conv->record->src_count;
+  const int32_t dy = 2;
+  const int64_t images = conv->y->shape[0];
+  choir_view_t operands[CHOIR_MAX_OPERANDS];
+  choir_record_t some = *conv->record;
+  some.operands = operands;
+  for (int64_t first = 0, end; first < images; first = end) {
+    end = first + 1;
+    while (end < images && is_odd(odd + end) == is_odd(odd + first)) ++end;
+    if (!is_odd(odd + first)) continue;
+    memcpy(operands, conv->record->operands,
+           (size_t)(some.src_count + some.dst_count) * sizeof *operands);
+    for (int32_t i = 0; i <= result; ++i) {
+      if (i != image && i != result && (is_forward || i != dy)) continue;
+      operands[i].offset += first * operands[i].strides[0];
+      operands[i].shape[0] = end - first;
+    }
+    CHOIR_TRY(other->kernel.run(&some, stream));
+  }
+  return NULL;
+}
+
 static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
                           choir__conv_kind_t kind,
                           const choir_op_kernel_t* other) {
   const choir__conv_t conv = choir__conv_of(record, kind);
-  atomic_bool odd = false;
-  CHOIR_TRY((kind == CHOIR__CONV_GRAD_WEIGHT ? run_filters : run_image)(
-      &conv, stream, &odd));
-  return odd ? other->kernel.run(record, stream) : NULL;
+  const choir_allocator_t pool =
+      choir_device_allocator(choir_stream_device(stream));
+  const size_t bytes = (size_t)(1 + conv.y->shape[0]) * sizeof(atomic_bool);
+  atomic_bool* odd = pool.alloc(pool.self, bytes, 64);
+  if (!odd)
+    return CHOIR_ERROR(OUT_OF_MEMORY, "%s: no %zu bytes", record->kernel->name,
+                       bytes);
+  memset(odd, 0, bytes);
+  choir_status_t status =
+      (kind == CHOIR__CONV_GRAD_WEIGHT ? run_filters : run_image)(&conv, stream,
+                                                                  odd);
+  if (!status && is_odd(odd))
+    status = other->kernel.run(record, stream);
+  else if (!status)
+    status = run_odd(&conv, stream, odd + 1, other);
+  pool.free(pool.self, odd, bytes, 64);
+  return status;
 }
 
-#define WINOGRAD(OP, name, kind)                                          \
-  static bool name##_supports(const choir_record_t* record) {             \
-    const choir__conv_t conv = choir__conv_of(record, kind);              \
-    return fits(&conv);                                                   \
-  }                                                                       \
-  static choir_status_t name##_run(const choir_record_t* record,          \
-                                   choir_stream_t* stream) {              \
-    return run(record, stream, kind, &choir__cpu_##name);                 \
-  }                                                                       \
-  const choir_op_kernel_t choir__cpu_##name##_winograd = CHOIR_OP_KERNEL( \
-      CHOIR_OP_##OP, #name, "winograd", name##_run, name##_supports);
-WINOGRAD(CONV2D, conv2d, CHOIR__CONV_FORWARD)
-WINOGRAD(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA)
-WINOGRAD(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, CHOIR__CONV_GRAD_WEIGHT)
+// With few pixels transforming the filters costs what it saves, the more so
+// where they are too many for the cache.
+static bool is_quicker(const choir__conv_t* conv) {
+  const choir_view_t* out =
+      conv->kind == CHOIR__CONV_GRAD_DATA ? conv->x : conv->y;
+  const choir_view_t* w = conv->w;
+  const int64_t pixels = out->shape[0] * out->shape[2] * out->shape[3];
+  return choir__isa() != CHOIR__ISA_BASE && pixels >= LEAST_PIXELS &&
+         pixels >= w->shape[0] * w->shape[1] / (256 * 256) * LEAST_PIXELS;
+}
+
+// By the shapes of one image alone.
+static bool has_large_images(const choir__conv_t* conv) {
+  const choir_view_t* out =
+      conv->kind == CHOIR__CONV_GRAD_DATA ? conv->x : conv->y;
+  return out->shape[2] * out->shape[3] >= LEAST_IMAGE;
+}
+
+#define WINOGRAD(OP, name, kind, how, is_chosen, other)                  \
+  static bool name##_##how##_supports(const choir_record_t* record) {    \
+    const choir__conv_t conv = choir__conv_of(record, kind);             \
+    return fits(&conv) && is_chosen(&conv);                              \
+  }                                                                      \
+  static choir_status_t name##_##how##_run(const choir_record_t* record, \
+                                           choir_stream_t* stream) {     \
+    return run(record, stream, kind, &choir__cpu_##name##other);         \
+  }                                                                      \
+  const choir_op_kernel_t choir__cpu_##name##_##how =                    \
+      CHOIR_OP_KERNEL(CHOIR_OP_##OP, #name, #how, name##_##how##_run,    \
+                      name##_##how##_supports);
+#define QUICK(OP, name, kind) WINOGRAD(OP, name, kind, winograd, is_quicker, )
+#define DEFINED(OP, name, kind) \
+  WINOGRAD(OP, name, kind, winograd_defined, has_large_images, _product)
+QUICK(CONV2D, conv2d, CHOIR__CONV_FORWARD)
+QUICK(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA)
+QUICK(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, CHOIR__CONV_GRAD_WEIGHT)
+DEFINED(CONV2D, conv2d, CHOIR__CONV_FORWARD)
+DEFINED(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA)

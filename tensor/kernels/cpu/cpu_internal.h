@@ -172,6 +172,10 @@ void choir__nest_run(const choir__nest_t* nest, void* const* data,
 void choir__cpu_copy_view(const choir_view_t* dst, void* dst_data,
                           const choir_view_t* src, int32_t threads);
 
+// `segments` rows of `count` sums each become one, the first, in a binary tree.
+void choir__cpu_add_segments(float* sums, int64_t segments, int64_t count,
+                             int32_t threads);
+
 // A source whose channels lie side by side, as the image kernels want it: the
 // view itself, or a copy in the device's pool, counted as a reorder.
 typedef struct choir__pixels_s {

@@ -3,6 +3,7 @@
 
 static const choir_op_kernel_t* const kernels[] = {
 #define CHOIR__CPU_KERNEL(OP, kernel) &choir__cpu_##kernel,
+#define CHOIR__CPU_DEFINED(OP, kernel)
 #include "tensor/kernels/kernels.def"
     NULL};
 

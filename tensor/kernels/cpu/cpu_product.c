@@ -13,6 +13,7 @@
 #include <immintrin.h>
 #endif
 
+#include "core/sum_tree_backend.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/cpu/cpu_panels.h"
@@ -43,6 +44,9 @@ typedef struct product_s {
   int64_t from_row;
   const float* kept;          // all of b in panels of k rows; NULL: none
   const choir__made_t* made;  // in the place of a; NULL: none
+  // Terms of a segment: those have sums of their own, which are added up in a
+  // binary tree (core/sum_tree_backend.h); 0: one chain.
+  int64_t segment;
   int64_t row_parts, column_parts;
 } product_t;
 
@@ -71,7 +75,13 @@ CHOIR__ISA_SELECT(multiply, (const product_t* p, const piece_t* piece),
 // ---- One part ----
 
 static bool is_direct(const product_t* p) {
-  return p->m <= FEW_ROWS && p->b_column == 1;
+  return p->m <= FEW_ROWS && p->b_column == 1 && p->segment == 0;
+}
+
+// Terms of a block, at most.
+static int64_t block_terms(const product_t* p) {
+  const int64_t most = is_direct(p) && !p->kept ? FEW_K : BLOCK_K;
+  return p->segment > 0 ? p->k : least(p->k, most);
 }
 
 // Rows that lie side by side, unless all of them fit into a block.
@@ -178,8 +188,8 @@ static void run_block(const product_t* p, int64_t begin, int64_t end,
                       int64_t first, int64_t k, int64_t column, int64_t last,
                       float* scratch) {
   const int64_t rows = end - begin;
-  const int64_t blocks =
-      part_count(rows, STRIP, BLOCK_A / least(p->k, BLOCK_K));
+  const int64_t most = p->segment > 0 ? p->k : least(p->k, BLOCK_K);
+  const int64_t blocks = part_count(rows, STRIP, BLOCK_A / most);
   piece_t piece = {.first = first, .k = k};
   for (int64_t i = 0; i < blocks; i++) {
     const int64_t row = part_begin(rows, STRIP, i, blocks);
@@ -197,10 +207,9 @@ static void run_block(const product_t* p, int64_t begin, int64_t end,
 // Rows begin .. end - 1, columns column .. last - 1.
 static void run_part(const product_t* p, int64_t begin, int64_t end,
                      int64_t column, int64_t last, float* scratch) {
-  const int64_t most = is_direct(p) && !p->kept ? FEW_K : BLOCK_K;
+  const int64_t most = block_terms(p);
   const int64_t columns = last - column;
-  const int64_t sides =
-      part_count(columns, CHOIR__PANEL, BLOCK_B / least(p->k, most));
+  const int64_t sides = part_count(columns, CHOIR__PANEL, BLOCK_B / most);
   const int64_t depths = part_count(p->k, 1, most);
   for (int64_t i = 0; i < sides * depths; i++) {
     const int64_t side = i / depths, depth = i % depths;
@@ -352,7 +361,14 @@ static choir_status_t run_kept(const choir_record_t* record,
 
 static bool matmul_supports(const choir_record_t* record) {
   choir__product_t product;
-  return choir__all_f32(record) && choir__matmul_product(record, &product);
+  if (!choir__all_f32(record) || !choir__matmul_product(record, &product))
+    return false;
+  // Segments are those of one product over rows, all of which a block takes.
+  const choir_matmul_attrs_t* attrs = record->attrs;
+  return record->segment == 0 ||
+         (attrs->transpose_a && !attrs->transpose_b && !record->accumulate &&
+          choir_record_dst(record, 0)->ndim == 2 &&
+          product.k <= BLOCK_A / STRIP);
 }
 
 typedef struct batch_s {
@@ -401,12 +417,14 @@ static choir_status_t matmul_run(const choir_record_t* record,
   }
   for (int64_t i = 0; i < count; i++) {
     product_t p = product_at(&batch, i);
+    p.segment = record->segment;
     CHOIR_TRY(count == 1 ? run_kept(record, of, &p, stream)
                          : run_product(&p, stream));
   }
   return NULL;
 }
-CHOIR__CPU_OP_KERNEL(MATMUL, matmul, "cpu", matmul_run, matmul_supports)
+const choir_op_kernel_t choir__cpu_matmul = CHOIR_OP_SEGMENTS_KERNEL(
+    CHOIR_OP_MATMUL, "matmul", "cpu", matmul_run, matmul_supports);
 
 // ---- linear: x (..., in), W (in, out), b (out) ----
 

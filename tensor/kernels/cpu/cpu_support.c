@@ -245,3 +245,37 @@ void choir__nest_run(const choir__nest_t* nest, void* const* data,
   choir__cpu_parallel(threads, nest->shape[split], grain > 1 ? grain : 1,
                       nest_range, &task);
 }
+
+// ---- Sums of segments ----
+
+enum { SUMS_GRAIN = 2048 };  // that a thread adds up at a time
+
+CHOIR__BODY void add_up_body(float* to, const float* from, int64_t count) {
+  CHOIR__INDEPENDENT
+  for (int64_t i = 0; i < count; i++) to[i] += from[i];
+}
+CHOIR__ISA_VARIANTS(add_up, (float* to, const float* from, int64_t count),
+                    (to, from, count))
+
+typedef struct segment_sums_s {
+  float* sums;
+  int64_t segments, count;
+} segment_sums_t;
+
+static void add_segments_range(void* context, int64_t begin, int64_t end) {
+  const segment_sums_t* of = context;
+  const int64_t first = begin * SUMS_GRAIN;
+  const int64_t last =
+      end * SUMS_GRAIN < of->count ? end * SUMS_GRAIN : of->count;
+  for (int64_t step = 1; step < of->segments; step *= 2)
+    for (int64_t i = 0; i + step < of->segments; i += 2 * step)
+      add_up(of->sums + i * of->count + first,
+             of->sums + (i + step) * of->count + first, last - first);
+}
+
+void choir__cpu_add_segments(float* sums, int64_t segments, int64_t count,
+                             int32_t threads) {
+  segment_sums_t of = {sums, segments, count};
+  choir__cpu_parallel(threads, (count + SUMS_GRAIN - 1) / SUMS_GRAIN, 1,
+                      add_segments_range, &of);
+}

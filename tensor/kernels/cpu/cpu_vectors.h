@@ -8,10 +8,11 @@
 
 #include "core/body_backend.h"
 
-// For files that are built for one instruction set, *_avx2.c and *_avx512.c:
-// its vectors behind short names, so that the loops are one *_loops.inc.
+// For files that are built for one instruction set, *_avx2.c and *_avx512.c, or
+// for any processor, *_base.c: its vectors behind short names, so that the
+// loops are one *_loops.inc.
 //
-//   NAME(name)       name_avx2 or name_avx512
+//   NAME(name)       name_avx2, name_avx512 or name_base
 //   LANES            floats in a vector_t
 //   LOAD, STORE      at addresses of a whole vector; LOADU, STOREU at any
 //   load_some(p, n)  the first n lanes, 1 <= n <= LANES, and zeros
@@ -21,6 +22,8 @@
 //                    what they can hold
 //   MAX(a, b)        b where one of them is a NaN
 //   FMA(a, b, c)     a b + c, rounded once
+//
+// Without an instruction set there is what cpu_conv2d_argmax_loops.inc uses.
 
 // Before loops of a constant few: gcc has to take them apart early for an array
 // of sums to be registers all along.
@@ -176,6 +179,30 @@ CHOIR__BODY void store_some_16(const bool is_f16, void* to, int64_t count,
 }
 CHOIR__BODY vector_t round_to_16(const bool is_f16, vector_t v) {
   return from_16(is_f16, to_16(is_f16, v));
+}
+
+#else
+
+#include "tensor/kernels/cpu/cpu_panels.h"
+
+#define NAME(name) name##_base
+#define LANES 4
+typedef choir__panel_f32_t vector_t;
+#define SET1(x) ((float)(x) - (vector_t){0})
+#define LOAD(p) (*(const vector_t*)(p))
+#define LOADU(p) LOAD(p)
+#define STORE(p, v) (*(vector_t*)(p) = (v))
+#define STOREU(p, v) STORE(p, v)
+#define ADD(a, b) ((a) + (b))
+#define FMA(a, b, c) choir__panel_fma(a, b, c)
+
+CHOIR__BODY vector_t load_some(const float* from, int64_t count) {
+  vector_t v = {0};
+  for (int64_t i = 0; i < count; i++) v[i] = from[i];
+  return v;
+}
+CHOIR__BODY void store_some(void* to, int64_t count, vector_t v) {
+  memcpy(to, &v, (size_t)count * sizeof(float));
 }
 
 #endif
