@@ -21,9 +21,16 @@ bool choir_grad_is_rectified(const choir_grad_t* grad, int32_t src) {
 
 void choir_grad_note_masked(choir_grad_t* grad, int32_t src) {
   // Once, whatever turns the rule takes.
+  const choir__turn_t turn = grad->scope->turn;
   if (choir__turn_wants(grad->scope, grad->src_vars[src]) &&
-      (grad->scope->turn <= CHOIR__TURN_SAMPLES || grad->scope->leaf == 0))
+      turn != CHOIR__TURN_NODE &&
+      (turn <= CHOIR__TURN_SAMPLES || grad->scope->leaf == 0))
     ++grad->src_vars[src]->masked;
+}
+
+// Whether a gradient that is no sum over rows is due.
+static bool is_due(const choir_grad_t* grad, int32_t src) {
+  return grad->scope->turn != CHOIR__TURN_NODE && choir_grad_wants(grad, src);
 }
 
 void choir_grad_set_scale(choir_grad_t* grad, int32_t src,
@@ -162,7 +169,7 @@ static choir_status_t grad_store(choir_scope_t* scope, choir_var_t* var,
 choir_status_t choir_grad_pass(choir_grad_t* grad, int32_t src,
                                choir_tensor_t* tensor) {
   choir_var_t* var = grad->src_vars[src];
-  if (!choir_grad_wants(grad, src)) return NULL;
+  if (!is_due(grad, src)) return NULL;
   if (!choir_view_same_shape(choir_tensor_view(tensor),
                              choir_tensor_view(grad->srcs[src])))
     return choir_grad_emit1(grad, src, CHOIR_OP_COPY, tensor, NULL);
@@ -240,7 +247,7 @@ static bool result_is_wide(const choir_grad_t* grad, int32_t src, choir_op_t op,
 choir_status_t choir_grad_emit(choir_grad_t* grad, int32_t src, choir_op_t op,
                                choir_tensor_t* const* srcs, int32_t src_count,
                                const void* attrs) {
-  if (!choir_grad_wants(grad, src)) return NULL;
+  if (!is_due(grad, src)) return NULL;
   if (result_is_wide(grad, src, op, srcs, src_count)) {
     choir_tensor_t* wide = NULL;
     CHOIR_TRY(choir_grad_temp(grad, op, srcs, src_count, attrs, &wide));
@@ -295,7 +302,7 @@ choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
   const bool is_narrow = has_narrow(srcs, src_count);
   choir_status_t status = NULL;
   for (int32_t i = 0; !status && i < count && i < CHOIR_OP_MAX_RESULTS; ++i) {
-    if (sources[i] < 0 || !choir_grad_wants(grad, sources[i])) continue;
+    if (sources[i] < 0 || !is_due(grad, sources[i])) continue;
     choir_var_t* var = grad->src_vars[sources[i]];
     bool adds = false;
     status = destination(grad->scope, var, is_narrow, true, &dsts[i], &adds);
@@ -343,6 +350,19 @@ choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
     choir_tensor_release(results[i]);
   }
   return status;
+}
+
+choir_status_t choir_grad_emit_rows(choir_grad_t* grad, const int32_t* sources,
+                                    int32_t count, choir_op_t op,
+                                    choir_tensor_t* const* srcs,
+                                    int32_t src_count, uint32_t rows,
+                                    const void* attrs) {
+  if (grad->scope->turn != CHOIR__TURN_NODE)
+    return choir_grad_emit_many(grad, sources, count, op, srcs, src_count,
+                                attrs);
+  return rows == 0 ? NULL
+                   : choir__turn_node(grad, sources, count, op, srcs, src_count,
+                                      rows, attrs);
 }
 
 choir_status_t choir_grad_temp_all(choir_grad_t* grad, choir_op_t op,
@@ -393,14 +413,21 @@ choir_status_t choir__grad_take_part(choir_grad_t* grad,
   return NULL;
 }
 
+const choir_tape_entry_t* choir__grad_producer(const choir_grad_t* grad,
+                                               int32_t src) {
+  const choir_var_t* var = grad->src_vars[src];
+  const bool is_only = var->entry && var->uses == 1 && !var->grad;
+  return is_only && choir__recomputed_is_there(var->recomputed) ? var->entry
+                                                                : NULL;
+}
+
 bool choir_grad_only_producer(const choir_grad_t* grad, int32_t src,
                               choir_op_t* out_op, choir_grad_t* out_producer) {
-  const choir_var_t* var = grad->src_vars[src];
-  if (!var->entry || var->uses != 1 || var->grad) return false;
-  // The two may take different turns.
-  if (grad->scope->leaf_count > 0) return false;
-  if (!choir__recomputed_is_there(var->recomputed)) return false;
-  *out_op = var->entry->op;
-  *out_producer = choir__grad_of(grad->scope, var->entry);
+  // With micro-shards the two may take different turns.
+  const choir_tape_entry_t* entry =
+      grad->scope->leaf_count > 0 ? NULL : choir__grad_producer(grad, src);
+  if (!entry) return false;
+  *out_op = entry->op;
+  *out_producer = choir__grad_of(grad->scope, entry);
   return true;
 }

@@ -62,6 +62,14 @@ choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
                                     choir_tensor_t* const* srcs,
                                     int32_t src_count, const void* attrs)
     CHOIR_NODISCARD;
+// The same of an op whose results are sums over rows, the first dimension of
+// the sources of the call that `rows` names (bit i: srcs[i]), which all go over
+// the samples. rows 0: they are none.
+choir_status_t choir_grad_emit_rows(choir_grad_t* grad, const int32_t* sources,
+                                    int32_t count, choir_op_t op,
+                                    choir_tensor_t* const* srcs,
+                                    int32_t src_count, uint32_t rows,
+                                    const void* attrs) CHOIR_NODISCARD;
 // Gradient of source `src` = `tensor` as it is.
 choir_status_t choir_grad_pass(choir_grad_t* grad, int32_t src,
                                choir_tensor_t* tensor) CHOIR_NODISCARD;

@@ -194,8 +194,10 @@ bool choir__turn_wants(const choir_scope_t* scope, const choir_var_t* var) {
   switch (scope->turn) {
     case CHOIR__TURN_SAMPLES:
       return var->rows != 0;
+    case CHOIR__TURN_NODE:
+      return var->rows == 0 && var->has_nodes == (scope->node > 0);
     case CHOIR__TURN_REST:
-      return var->rows == 0;
+      return var->rows == 0 && !var->has_nodes;
     default:
       return true;
   }
@@ -212,13 +214,19 @@ static double share_of(const choir_scope_t* scope, int64_t leaf) {
   return (double)samples_of(scope, leaf) / (double)scope->step.global_count;
 }
 
+static void take_leaf(choir_scope_t* scope, int64_t leaf) {
+  scope->leaf = leaf;
+  scope->part_first = leaf * scope->step.micro_shard;
+  scope->part_count = samples_of(scope, leaf);
+}
+
 static choir_status_t slice(const choir_scope_t* scope, const choir_var_t* var,
                             const choir_tensor_t* tensor,
                             choir_tensor_t** out_part) {
   choir_view_t view = *choir_tensor_view(tensor);
-  const int64_t first = scope->leaf * scope->step.micro_shard * var->rows;
+  const int64_t first = scope->part_first * var->rows;
   if (choir_view_count(&view) > 0) view.offset += first * view.strides[0];
-  view.shape[0] = samples_of(scope, scope->leaf) * var->rows;
+  view.shape[0] = scope->part_count * var->rows;
   return choir_tensor_from_view(&view, out_part);
 }
 
@@ -327,15 +335,36 @@ static choir_status_t run_leaf(choir_scope_t* scope,
   return status;
 }
 
+// An entry and what its gradients are those of, too.
+typedef struct visit_s {
+  const choir_tape_entry_t* entry;
+  const choir_tape_entry_t* producer;  // NULL: its own alone
+} visit_t;
+
+static visit_t visit_of(choir_scope_t* scope, const choir_tape_entry_t* entry) {
+  visit_t visit = {entry, NULL};
+  scope->visiting = entry;
+  scope->fusion = NULL;
+  if (entry->op == CHOIR_OP_COUNT || !entry->results[0]->grad) return visit;
+  choir_grad_t grad = choir__grad_of(scope, entry);
+  grad.dy = entry->results[0]->grad;
+  scope->fusion = choir__grad_fusion(entry->op, &grad, &visit.producer);
+  return visit;
+}
+
 static choir_status_t run_leaves(choir_scope_t* scope, choir__turn_t turn,
-                                 const choir_tape_entry_t* entry, run_t run) {
+                                 const visit_t* visit, run_t run) {
+  const choir_tape_entry_t* entry = visit->entry;
   for (int32_t i = 0; i < entry->src_count; ++i)
     CHOIR_TRY(make_leaves(scope, entry->srcs[i]));
+  for (int32_t i = 0; visit->producer && i < visit->producer->src_count; ++i)
+    CHOIR_TRY(make_leaves(scope, visit->producer->srcs[i]));
   scope->turn = turn;
   choir_status_t status = NULL;
-  for (scope->leaf = 0; !status && scope->leaf < scope->leaf_count;
-       ++scope->leaf)
+  for (int64_t i = 0; !status && i < scope->leaf_count; ++i) {
+    take_leaf(scope, i);
     status = run_leaf(scope, entry, run);
+  }
   scope->turn = CHOIR__TURN_ALL;
   return status;
 }
@@ -354,16 +383,121 @@ choir_status_t choir__micro_shards_pass(choir_grad_t* grad, int32_t src,
           sizeof(one.strides) - sizeof(one.strides[0]));
   scope->turn = CHOIR__TURN_REST;
   choir_status_t status = NULL;
-  for (scope->leaf = 0; !status && scope->leaf < scope->leaf_count;
-       ++scope->leaf) {
+  for (int64_t i = 0; !status && i < scope->leaf_count; ++i) {
     choir_tensor_t* part = NULL;
-    one.offset = all->offset + scope->leaf * all->strides[0];
+    take_leaf(scope, i);
+    one.offset = all->offset + i * all->strides[0];
     status = choir_tensor_from_view(&one, &part);
     if (!status) status = choir_grad_pass(grad, src, part);
     choir_tensor_release(part);
   }
   scope->turn = CHOIR__TURN_ALL;
   return status;
+}
+
+// ---- Nodes ----
+
+// Gradients of parameters with no other use that one op sums up over rows: the
+// rule runs once for each node of the sum that this rank has, of all of its
+// micro-shards, and the op sums up in segments.
+
+static bool can_have_nodes(const choir_scope_t* scope, const choir_var_t* var) {
+  return var->param && var->uses == 1 &&
+         scope->node_count <= 1 + var->param->grad_part_count;
+}
+
+// Where the node at hand of its gradient goes; one reference; NULL: anywhere.
+static choir_tensor_t* node_place(const choir_scope_t* scope,
+                                  const choir_param_t* param) {
+  choir_tensor_t* place =
+      scope->node == 0 ? param->grad : param->grad_parts[scope->node - 1];
+  if (place) choir_tensor_retain(place);
+  return place;
+}
+
+static int64_t segment_of(const choir_scope_t* scope,
+                          choir_tensor_t* const* srcs, uint32_t rows) {
+  const int first = __builtin_ctz(rows);
+  return choir_tensor_shape(srcs[first])[0] / scope->part_count *
+         scope->step.micro_shard;
+}
+
+choir_status_t choir__turn_node(choir_grad_t* grad, const int32_t* sources,
+                                int32_t count, choir_op_t op,
+                                choir_tensor_t* const* srcs, int32_t src_count,
+                                uint32_t rows, const void* attrs) {
+  choir_scope_t* scope = grad->scope;
+  choir_var_t* vars[CHOIR_OP_MAX_RESULTS] = {NULL};  // NULL: is not wanted
+  bool is_wanted = false;
+  for (int32_t i = 0; i < count; ++i) {
+    if (sources[i] < 0 || !choir_grad_wants(grad, sources[i])) continue;
+    vars[i] = grad->src_vars[sources[i]];
+    if (!can_have_nodes(scope, vars[i])) return NULL;
+    is_wanted = true;
+  }
+  if (!is_wanted) return NULL;
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {NULL};
+  for (int32_t i = 0; i < count; ++i)
+    if (vars[i]) dsts[i] = node_place(scope, vars[i]->param);
+  choir_status_t status =
+      choir__op_run_segments(scope->stream, op, srcs, src_count, rows, attrs,
+                             segment_of(scope, srcs, rows), dsts);
+  for (int32_t i = 0; i < choir_op_result_count(op); ++i) {
+    if (status || scope->node > 0 || !vars[i]) {
+      choir_tensor_release(dsts[i]);
+      continue;
+    }
+    vars[i]->grad = dsts[i];
+    vars[i]->has_nodes = true;
+  }
+  return status;
+}
+
+static bool has_nodes(const choir_tape_entry_t* entry) {
+  bool has = false;
+  for (int32_t i = 0; i < entry->src_count; ++i)
+    has |= entry->srcs[i]->has_nodes;
+  return has;
+}
+
+static choir_status_t run_nodes(choir_scope_t* scope, const visit_t* visit,
+                                run_t run) {
+  const choir__sum_tree_t tree =
+      choir__sum_tree_of(scope->leaf_total, scope->first_leaf,
+                         scope->first_leaf + scope->leaf_count);
+  const int64_t size = scope->step.micro_shard;
+  choir_status_t status = NULL;
+  scope->turn = CHOIR__TURN_NODE;
+  scope->node_count = tree.count;
+  for (scope->node = 0; !status && scope->node < tree.count; ++scope->node) {
+    const choir__node_t node = tree.nodes[scope->node];
+    const int64_t end =
+        ((node.index + 1) << node.level) * size - scope->step.first_sample;
+    scope->part_first =
+        (node.index << node.level) * size - scope->step.first_sample;
+    scope->part_count =
+        (end < scope->step.sample_count ? end : scope->step.sample_count) -
+        scope->part_first;
+    status = run(scope, visit->entry, visit->entry->results[0]->grad);
+    if (!has_nodes(visit->entry) &&
+        !(visit->producer && has_nodes(visit->producer)))
+      break;
+  }
+  scope->turn = CHOIR__TURN_ALL;
+  return status;
+}
+
+static bool wants_gradient_of(const choir_tape_entry_t* entry, bool samples) {
+  for (int32_t i = 0; i < entry->src_count; ++i) {
+    const choir_var_t* var = entry->srcs[i];
+    if (var->wants_grad && !var->has_nodes && (var->rows != 0) == samples)
+      return true;
+  }
+  return false;
+}
+static bool wants(const visit_t* visit, bool samples) {
+  return wants_gradient_of(visit->entry, samples) ||
+         (visit->producer && wants_gradient_of(visit->producer, samples));
 }
 
 static choir_status_t refuse(const choir_tape_entry_t* entry) {
@@ -382,37 +516,37 @@ choir_status_t choir__micro_shards_visit(choir_scope_t* scope,
                                          const choir_tape_entry_t* entry,
                                          run_t run) {
   choir_var_t* result = entry->results[0];
-  bool has_samples = false, wants_samples = false, wants_rest = false;
+  const visit_t visit = visit_of(scope, entry);
+  bool has_samples = false;
   const bool is_custom = entry->op == CHOIR_OP_COUNT;
   bool is_mixed = is_custom && !entry->custom.knows_micro_shards;
   for (int32_t i = 0; i < entry->src_count; ++i) {
     const choir_var_t* var = entry->srcs[i];
     has_samples |= var->rows != 0;
-    wants_samples |= var->wants_grad && var->rows != 0;
-    wants_rest |= var->wants_grad && var->rows == 0;
     is_mixed |= var->rows == CHOIR__MIXED;
   }
   for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
     is_mixed |= entry->results[i] && entry->results[i]->rows == CHOIR__MIXED;
   // Its random numbers are those of all of the rank's samples.
   is_mixed |= !is_custom && choir__op_def(entry->op)->at_step;
-  scope->visiting = entry;
   if (!has_samples) {
     if (!result->leaves) return run(scope, entry, result->grad);
     CHOIR_TRY(share_out(scope, result));
-    return run_leaves(scope, CHOIR__TURN_LEAF, entry, run);
+    return run_leaves(scope, CHOIR__TURN_LEAF, &visit, run);
   }
-  const bool is_sum = result->rows == 0;
+  const bool is_sum = result->rows == 0, wants_rest = wants(&visit, false);
   if (is_mixed && (is_sum || wants_rest)) return refuse(entry);
   if (is_custom && !is_mixed) return run(scope, entry, result->grad);
-  if (is_sum) return run_leaves(scope, CHOIR__TURN_LEAF, entry, run);
-  if (wants_samples) {
+  if (is_sum) return run_leaves(scope, CHOIR__TURN_LEAF, &visit, run);
+  if (wants(&visit, true)) {
     scope->turn = CHOIR__TURN_SAMPLES;
     choir_status_t status = run(scope, entry, result->grad);
     scope->turn = CHOIR__TURN_ALL;
     CHOIR_TRY(status);
   }
-  return wants_rest ? run_leaves(scope, CHOIR__TURN_REST, entry, run) : NULL;
+  if (wants_rest) CHOIR_TRY(run_nodes(scope, &visit, run));
+  return wants(&visit, false) ? run_leaves(scope, CHOIR__TURN_REST, &visit, run)
+                              : NULL;
 }
 
 // ---- Sums ----
@@ -495,7 +629,8 @@ static bool has_leaf(const choir_scope_t* scope, const choir_var_t* var) {
 }
 
 choir_status_t choir__micro_shards_sum(choir_scope_t* scope, choir_var_t* var) {
-  if (scope->leaf_count == 0 || (!var->grad && !has_leaf(scope, var)))
+  if (scope->leaf_count == 0 || var->has_nodes ||
+      (!var->grad && !has_leaf(scope, var)))
     return NULL;
   row_t row = {.count = 0};
   CHOIR_TRY(find_places(scope, var, &row));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "autograd/grad_rule.h"
+#include "autograd/scope_internal.h"
 #include "tensor/fusion_def.h"
 
 // The gradient table, made from the op list.
@@ -29,9 +29,9 @@ static call_t call_of(const choir_grad_t* grad,
 static choir_status_t run_op(choir_grad_t* grad,
                              const choir_gradient_t* gradient) {
   const call_t call = call_of(grad, gradient);
-  return choir_grad_emit_many(grad, call.gives,
-                              choir_op_result_count(gradient->op), gradient->op,
-                              call.srcs, gradient->src_count, grad->attrs);
+  return choir_grad_emit_rows(
+      grad, call.gives, choir_op_result_count(gradient->op), gradient->op,
+      call.srcs, gradient->src_count, gradient->rows, grad->attrs);
 }
 
 static bool has_kernel(const choir_grad_t* grad,
@@ -69,22 +69,25 @@ choir_grad_rule_t choir__grad_rule(choir_op_t op) {
 // ---- Fusions of two ops ----
 
 // The entry of the tape and the one in front of it as one of the fused op,
-// whose attributes are written to `attrs`; false: the fusion does not match.
-static bool as_fused(const choir_grad_t* grad, choir_op_t op,
-                     const choir_fusion_t* fusion, void* attrs,
-                     choir_grad_t* out_fused) {
+// whose attributes are written to `attrs`; *out_producer NULL: the fusion does
+// not match.
+static choir_status_t as_fused(const choir_grad_t* grad, choir_op_t op,
+                               const choir_fusion_t* fusion, void* attrs,
+                               choir_grad_t* out_fused,
+                               const choir_tape_entry_t** out_producer) {
   const choir_fusion_node_t* first = &fusion->nodes[1];
-  choir_grad_t parts[2] = {*grad};
-  choir_op_t producer;
+  *out_producer = NULL;
   if (!fusion->gradients || fusion->nodes[0].op != op ||
-      !choir_grad_wants(grad, first->source) ||
-      !choir_grad_only_producer(grad, first->source, &producer, &parts[1]) ||
-      producer != first->op)
-    return false;
+      !grad->src_vars[first->source]->wants_grad)
+    return NULL;
+  const choir_tape_entry_t* entry = choir__grad_producer(grad, first->source);
+  if (!entry || entry->op != first->op) return NULL;
+  choir_grad_t parts[2] = {*grad, choir__grad_of(grad->scope, entry)};
+  CHOIR_TRY(choir__grad_take_part(&parts[1], entry));
   const choir_record_t records[] = {{.attrs = parts[0].attrs},
                                     {.attrs = parts[1].attrs}};
   const choir_record_t* const both[] = {&records[0], &records[1]};
-  if (!fusion->attrs(both, attrs)) return false;
+  if (!fusion->attrs(both, attrs)) return NULL;
   *out_fused = (choir_grad_t){.scope = grad->scope,
                               .attrs = attrs,
                               .src_count = fusion->src_count,
@@ -97,34 +100,56 @@ static bool as_fused(const choir_grad_t* grad, choir_op_t op,
   }
   for (int32_t i = 0; i < fusion->dst_count; ++i, ++operand)
     out_fused->dsts[i] = parts[operand->node].dsts[~operand->index];
-  return true;
+  *out_producer = entry;
+  return NULL;
+}
+
+static bool fits(const choir_grad_t* grad, choir_op_t op,
+                 const choir_fusion_t* fusion,
+                 const choir_tape_entry_t** out_producer) {
+  _Alignas(8) unsigned char attrs[CHOIR_OP_ATTRS_MAX_BYTES] = {0};
+  choir_grad_t fused;
+  choir_status_t status =
+      as_fused(grad, op, fusion, attrs, &fused, out_producer);
+  const bool is_known = !status && *out_producer;
+  choir_status_free(status);
+  if (!is_known) return false;
+  const choir_gradient_t* gradient = fusion->gradients;
+  while (gradient->src_count > 0 && has_kernel(&fused, gradient)) ++gradient;
+  return gradient->src_count == 0;
+}
+
+const choir_fusion_t* choir__grad_fusion(
+    choir_op_t op, const choir_grad_t* grad,
+    const choir_tape_entry_t** out_producer) {
+  for (int i = 0; choir__fusions[i]; ++i)
+    for (const choir_fusion_t* one = choir__fusions[i]; one->node_count > 0;
+         ++one)
+      if (fits(grad, op, one, out_producer)) return one;
+  *out_producer = NULL;
+  return NULL;
 }
 
 static choir_status_t run_fused(choir_grad_t* grad, choir_op_t op,
-                                bool* out_done) {
-  *out_done = false;
-  for (int i = 0; choir__fusions[i]; ++i) {
-    for (const choir_fusion_t* one = choir__fusions[i]; one->node_count > 0;
-         ++one) {
-      _Alignas(8) unsigned char attrs[CHOIR_OP_ATTRS_MAX_BYTES] = {0};
-      choir_grad_t fused;
-      if (!as_fused(grad, op, one, attrs, &fused)) continue;
-      const choir_gradient_t* gradient = one->gradients;
-      while (gradient->src_count > 0 && has_kernel(&fused, gradient))
-        ++gradient;
-      if (gradient->src_count > 0) continue;
-      *out_done = true;
-      choir_scope_set_label(grad->scope, fused.label);
-      for (gradient = one->gradients; gradient->src_count > 0; ++gradient)
-        CHOIR_TRY(run_op(&fused, gradient));
-      return NULL;
-    }
-  }
+                                const choir_fusion_t* fusion) {
+  _Alignas(8) unsigned char attrs[CHOIR_OP_ATTRS_MAX_BYTES] = {0};
+  const choir_tape_entry_t* producer;
+  choir_grad_t fused;
+  CHOIR_TRY(as_fused(grad, op, fusion, attrs, &fused, &producer));
+  if (!producer)
+    return CHOIR_ERROR(INTERNAL, "a fusion does not match in one turn of many");
+  choir_scope_set_label(grad->scope, fused.label);
+  for (const choir_gradient_t* gradient = fusion->gradients;
+       gradient->src_count > 0; ++gradient)
+    CHOIR_TRY(run_op(&fused, gradient));
   return NULL;
 }
 
 choir_status_t choir__grad_run(choir_op_t op, choir_grad_t* grad) {
-  bool is_done;
-  CHOIR_TRY(run_fused(grad, op, &is_done));
-  return is_done ? NULL : rules[op](grad);
+  const choir_tape_entry_t* producer;
+  // All turns of an entry take the same.
+  const choir_fusion_t* fusion = grad->scope->leaf_count > 0
+                                     ? grad->scope->fusion
+                                     : choir__grad_fusion(op, grad, &producer);
+  return fusion ? run_fused(grad, op, fusion) : rules[op](grad);
 }

@@ -5,6 +5,7 @@
 #include "autograd/grad_rule.h"
 #include "core/profile.h"
 #include "core/sum_tree_backend.h"
+#include "tensor/fusion_def.h"
 
 // A scope's insides, for scope.c, recompute.c, grad_rule.c, backward.c and
 // micro_shards.c.
@@ -25,6 +26,7 @@ typedef struct choir__leaf_s {
 typedef enum choir__turn_e {
   CHOIR__TURN_ALL,      // all sources
   CHOIR__TURN_SAMPLES,  // those with samples, all samples at once
+  CHOIR__TURN_NODE,     // of those without, sums over rows, some micro-shards
   CHOIR__TURN_REST,     // those without, one micro-shard
   CHOIR__TURN_LEAF,     // all, one micro-shard
 } choir__turn_t;
@@ -57,6 +59,7 @@ struct choir_var_s {
   bool reached;         // the loss depends on it
   bool grad_is_shared;  // grad is also somebody else's tensor: do not add
   bool is_partial;      // of no sample, but computed from this rank's
+  bool has_nodes;       // its gradient is there, summed up
 };
 
 enum { CHOIR__MIXED = -1 };
@@ -82,7 +85,11 @@ struct choir_scope_s {
   int64_t first_leaf, leaf_count, leaf_total;
   choir__turn_t turn;
   int64_t leaf;                        // of the turn, from 0
+  int64_t part_first, part_count;      // samples of the turn, from 0
+  int32_t node, node_count;            // of the turn, and all of this rank
   const choir_tape_entry_t* visiting;  // the entry
+  // That with the one in front of it, where gradients are of both; else NULL.
+  const choir_fusion_t* fusion;
 };
 
 // scope.c
@@ -106,6 +113,16 @@ choir_grad_t choir__grad_of(choir_scope_t* scope,
 choir_status_t choir__grad_take_part(choir_grad_t* grad,
                                      const choir_tape_entry_t* entry)
     CHOIR_NODISCARD;
+// What choir_grad_only_producer finds, whatever turns the two take; or NULL.
+const choir_tape_entry_t* choir__grad_producer(const choir_grad_t* grad,
+                                               int32_t src);
+
+// rule_table.c
+// The fusion whose gradients choir__grad_run would take (tensor/fusion_def.h),
+// and the entry in front; NULL: the op's rule.
+const choir_fusion_t* choir__grad_fusion(
+    choir_op_t op, const choir_grad_t* grad,
+    const choir_tape_entry_t** out_producer);
 
 // micro_shards.c: gradients as sums over micro-shards.
 // At the begin of a step.
@@ -137,6 +154,12 @@ choir_status_t choir__turn_part(choir_scope_t* scope, const choir_var_t* var,
 choir_status_t choir__turn_place(choir_scope_t* scope, choir_var_t* var,
                                  choir_dtype_t dtype, bool makes,
                                  choir_tensor_t** out_dst, bool* out_accumulate)
+    CHOIR_NODISCARD;
+// choir_grad_emit_rows in a turn for a node of the sum over micro-shards.
+choir_status_t choir__turn_node(choir_grad_t* grad, const int32_t* sources,
+                                int32_t count, choir_op_t op,
+                                choir_tensor_t* const* srcs, int32_t src_count,
+                                uint32_t rows, const void* attrs)
     CHOIR_NODISCARD;
 // Runs an entry's rule in all turns that it takes.
 choir_status_t choir__micro_shards_visit(

@@ -16,8 +16,8 @@ choir_status_t choir__grad_conv2d(choir_grad_t* grad) {
   }
   choir_tensor_t* for_weight[] = {x, w, dy};
   const int32_t sources[] = {1, 2};
-  CHOIR_TRY(choir_grad_emit_many(grad, sources, 2, CHOIR_OP_CONV2D_GRAD_WEIGHT,
-                                 for_weight, 3, attrs));
+  CHOIR_TRY(choir_grad_emit_rows(grad, sources, 2, CHOIR_OP_CONV2D_GRAD_WEIGHT,
+                                 for_weight, 3, 1 | 4, attrs));
   choir_tensor_t* for_data[] = {x, w, dy};
   return choir_grad_emit(grad, 0, CHOIR_OP_CONV2D_GRAD_DATA, for_data, 3,
                          attrs);

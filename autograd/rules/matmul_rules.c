@@ -43,8 +43,10 @@ static choir_status_t emit_joined(choir_grad_t* grad, bool transposed) {
   CHOIR_TRY(as_rows(grad, grad->srcs[0], &a));
   CHOIR_TRY(as_rows(grad, grad->dy, &dc));
   const choir_matmul_attrs_t attrs = {.transpose_a = true};
-  return choir_grad_emit2(grad, 1, CHOIR_OP_MATMUL, transposed ? dc : a,
-                          transposed ? a : dc, &attrs);
+  static const int32_t b = 1;
+  choir_tensor_t* srcs[] = {transposed ? dc : a, transposed ? a : dc};
+  return choir_grad_emit_rows(grad, &b, 1, CHOIR_OP_MATMUL, srcs, 2, 1 | 2,
+                              &attrs);
 }
 
 choir_status_t choir__grad_matmul(choir_grad_t* grad) {
@@ -70,7 +72,9 @@ choir_status_t choir__grad_linear(choir_grad_t* grad) {
   choir_tensor_t* dy = NULL;
   CHOIR_TRY(as_rows(grad, grad->dy, &dy));
   const choir_sum_attrs_t over_samples = {.axis = 0, .keep_dims = false};
-  CHOIR_TRY(choir_grad_emit1(grad, 2, CHOIR_OP_SUM, dy, &over_samples));
+  static const int32_t b = 2;
+  CHOIR_TRY(choir_grad_emit_rows(grad, &b, 1, CHOIR_OP_SUM, &dy, 1, 1,
+                                 &over_samples));
   CHOIR_TRY(emit_joined(grad, false));
   const choir_matmul_attrs_t dy_wt = {.transpose_b = true};
   return choir_grad_emit2(grad, 0, CHOIR_OP_MATMUL, grad->dy, grad->srcs[1],

@@ -83,7 +83,7 @@ class Net {
                {"shift", {kWidth}},
                {"W", {kWidth, kWidth}},
                {"b", {kWidth}},
-               {"filters", {4, 1, 2, 3}},
+               {"filters", {4, 1, 3, 4}},
                {"filter_bias", {4}},
                {"unused", {2}}};
     unsigned seed = 1;
@@ -118,8 +118,15 @@ class Net {
     const choir_reshape_attrs_t image = {4, {count, 1, kTokens, kWidth}};
     choir_var_t* filtered[] = {choir_var_reshape(scope, x, &image), use(6),
                                use(7)};
+    choir_conv2d_attrs_t around;
+    choir_struct_init(choir_op_attrs_def(CHOIR_OP_CONV2D), &around);
+    around.padding[0] = around.padding[1] = 1;
     choir_var_t* y =
-        choir_scope_op(scope, CHOIR_OP_CONV2D, filtered, 3, nullptr, nullptr);
+        choir_scope_op(scope, CHOIR_OP_CONV2D, filtered, 3, &around, nullptr);
+    choir_pool2d_attrs_t pool;
+    choir_struct_init(choir_op_attrs_def(CHOIR_OP_MAX_POOL2D), &pool);
+    for (int64_t* of : {pool.kernel, pool.stride}) of[0] = of[1] = 2;
+    y = choir_scope_op(scope, CHOIR_OP_MAX_POOL2D, &y, 1, &pool, nullptr);
     choir_var_t* images = choir_var_sum(scope, y, nullptr);
     // The tokens as rows; W is seen through its square.
     const choir_reshape_attrs_t flat = {2, {count * kTokens, kWidth}};
