@@ -13,7 +13,6 @@
 #include <immintrin.h>
 #endif
 
-#include "core/sum_tree_backend.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/cpu/cpu_panels.h"
