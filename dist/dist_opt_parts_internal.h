@@ -154,6 +154,8 @@ void choir__shards_drop_plan(choir__shards_t* shards);
 // Whether gradients are combined by choir__shards_update; else by
 // choir__shards_reduce of each bucket, in place of the strategy's exchange.
 bool choir__shards_reduce_late(const choir__shards_t* shards);
+// Whether ranks see each other's memory.
+bool choir__shards_see_peers(const choir__shards_t* shards);
 choir_status_t choir__shards_reduce(const choir__shards_t* shards,
                                     int32_t index, choir_stream_t* stream);
 // After the gradients: updates, and gives ranks what others have updated.

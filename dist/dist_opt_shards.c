@@ -151,12 +151,6 @@ choir_status_t choir__shards_create(const choir_dist_opt_t* dist,
   bool can = false;
   CHOIR_TRY(check(dist, &can));
   if (!can) return NULL;
-  if (choir_device_is_reproducible(dist->device))
-    return dist->config.shard
-               ? CHOIR_ERROR(UNIMPLEMENTED,
-                             "dist_opt: shards of the optimizer's states on a "
-                             "reproducible device")
-               : NULL;
   choir__peers_t* peers = NULL;
   CHOIR_TRY(choir__peers_create(dist, &peers));
   if (!peers && !dist->config.shard) return NULL;
@@ -206,15 +200,18 @@ void choir__shards_use(choir__shards_t* shards) {
 
 // ---- The plan ----
 
-// The strategy leaves the average to who updates.
+// The strategy leaves the average to who updates; a sum over micro-shards is
+// there before.
 static bool averages(const choir__shards_t* shards) {
-  return shards->dist->strategy->def->is_average;
+  return shards->dist->strategy->def->is_average && !shards->dist->has_sums;
 }
 
 // Each stretch is updated from its average at once; else all are averaged
-// before, where the gradients are.
+// before, where the gradients are. On a reproducible device steps with
+// micro-shards and without have one plan.
 static bool is_apart(const choir__shards_t* shards) {
-  return shards->peers && averages(shards) && !shards->dist->clip;
+  return shards->peers && averages(shards) && !shards->dist->clip &&
+         !choir_device_is_reproducible(shards->dist->device);
 }
 
 static choir_status_t add_item(choir__shards_t* shards, choir_param_t* param,
@@ -272,6 +269,10 @@ choir_status_t choir__shards_plan(choir__shards_t* shards) {
 
 bool choir__shards_reduce_late(const choir__shards_t* shards) {
   return shards->peers && averages(shards);
+}
+
+bool choir__shards_see_peers(const choir__shards_t* shards) {
+  return shards->peers != NULL;
 }
 
 choir_status_t choir__shards_reduce(const choir__shards_t* shards,
@@ -345,7 +346,8 @@ static choir_status_t update(choir__shards_t* shards, int64_t step,
   if (choir__shards_reduce_late(shards) && !apart)
     CHOIR_TRY(choir__peers_average(shards, stream));
   if (shards->dist->clip)
-    CHOIR_TRY(choir__clip_submit(shards->dist->clip, true, stream));
+    CHOIR_TRY(choir__clip_submit(shards->dist->clip, !shards->dist->has_sums,
+                                 stream));
   return shards->peers ? choir__peers_update(shards, apart, step, stream)
                        : update_by_messages(shards, step, stream);
 }

@@ -3,8 +3,8 @@
 // (docs/reproducible.md). A rank's micro-shards are a few nodes of the sum's
 // tree, each with a place for every gradient. Every rank gives the nodes'
 // elements that are of another's part of a bucket to that rank, which adds up
-// what the tree says, and then all get the sums: where a rank has one node,
-// the bytes of an all-reduce.
+// what the tree says, and then all get the sums, where not this rank alone
+// updates its part: where a rank has one node, the bytes of an all-reduce.
 #include <string.h>
 
 #include "core/sum_tree_backend.h"
@@ -94,10 +94,14 @@ static choir_status_t check(const choir_dist_opt_t* dist) {
                        "dist_opt: micro-shards with dist_option %s, whose "
                        "result follows from the number of workers; needs fp32",
                        choir_strategy_def_option(dist->strategy->def));
-  if (dist->uses_shards || dist->config.backward_passes_per_step > 1)
-    return CHOIR_ERROR(UNIMPLEMENTED, "dist_opt: micro-shards with %s",
-                       dist->uses_shards ? "shards of the optimizer's states"
-                                         : "several passes per step");
+  if (dist->config.backward_passes_per_step > 1)
+    return CHOIR_ERROR(UNIMPLEMENTED,
+                       "dist_opt: micro-shards with several passes per step");
+  if (dist->uses_shards && !choir_device_is_reproducible(dist->device))
+    return CHOIR_ERROR(UNIMPLEMENTED,
+                       "dist_opt: micro-shards on a device that is not "
+                       "reproducible (choir_device_options_t), where ranks "
+                       "share out the update");
   for (int32_t b = 0; b < dist->bucket_count; ++b)
     if (dist->buckets[b].dtype != CHOIR_DTYPE_F32)
       return CHOIR_ERROR(UNIMPLEMENTED,
@@ -198,6 +202,7 @@ choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
 typedef struct sum_attrs_s {
   choir__sums_t* sums;
   int64_t bucket;
+  int64_t gathers;  // whether all ranks get the whole sum
   head_t head;
   choir_step_values_t values;
 } sum_attrs_t;
@@ -332,6 +337,7 @@ static choir_status_t run_sum(const choir_record_t* record,
   choir__comm_set_step(&exchange, &attrs->values);
   CHOIR_TRY(choir_comm_run(dist->comm, &exchange));
   CHOIR_TRY(sum(attrs, sums->splits + size));
+  if (!attrs->gathers) return NULL;
   float* grads = elements_of(sums, (int32_t)attrs->bucket, 0);
   choir_collective_t gather = {
       .kind = CHOIR_COLLECTIVE_ALL_GATHER,
@@ -359,6 +365,7 @@ choir_status_t choir__sums_submit(choir__sums_t* sums, const choir_step_t* step,
   if (choir_comm_size(dist->comm) == 1) return NULL;
   const sum_attrs_t attrs = {.sums = sums,
                              .bucket = bucket,
+                             .gathers = !dist->uses_shards || dist->clip,
                              .head = head_of(step),
                              .values = dist->strategy->values};
   const choir_record_t record = {.kernel = &sum_kernel,

@@ -109,16 +109,25 @@ class ReproducibleTest(harness.ProgramTest):
         self.assertEqual(DIGEST.findall(rest)[-1], DIGEST.findall(whole)[-1])
 
     def test_what_follows_from_the_workers_is_refused(self):
-        for flag, said in (
-            (("--dist-option", "partialUpdate"), "needs fp32"),
-            (("--shard-optimizer",), "reproducible device"),
-        ):
-            status, _, err = self.run_program(
-                "--reproducible", "--workers", 2, "--epochs", 1, *flag,
-                *self.data_of(flag),
-            )  # fmt: skip
-            self.assertEqual(status, 1)
-            self.assertIn(said, err)
+        flag = ("--dist-option", "partialUpdate")
+        status, _, err = self.run_program(
+            "--reproducible", "--workers", 2, "--epochs", 1, *flag,
+            *self.data_of(flag),
+        )  # fmt: skip
+        self.assertEqual(status, 1)
+        self.assertIn("needs fp32", err)
+
+    def test_shards_of_states(self):
+        file = self.path("shards.ckpt")
+        run = ("--reproducible", "--limit", 106, "--global-batch", 48)
+        whole = self.train(*run, "--epochs", 2, "--workers", 1)
+        for workers, comm in ((2, "shm"), (3, "shm"), (3, "tcp")):
+            shards = ("--shard-optimizer", "--workers", workers, "--comm", comm)
+            self.train(*run, "--epochs", 1, *shards, "--save", file)
+            rest = self.train(*run, "--epochs", 2, *shards, "--resume", file)
+            self.assertEqual(
+                DIGEST.findall(rest)[-1], DIGEST.findall(whole)[-1], shards
+            )
 
     def test_graph_and_no_graph(self):
         run = ("--reproducible", "--epochs", 1, "--limit", 96, "--workers", 1)
