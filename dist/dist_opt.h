@@ -61,11 +61,11 @@ extern "C" {
 // Batches with micro-shards (choir_model_batch_t.micro_shard) make the same
 // step for any number of ranks, to the bit (docs/reproducible.md): gradients
 // are sums over the micro-shards of all ranks, in one order, in the place of
-// averages, and every rank updates everything. So it wants a device of
-// choir_device_options_t.reproducible; UNIMPLEMENTED at the step with other
-// strategies than fp32, several passes or parameters that are not f32, at
-// attach with `shard`. Ranks whose micro-shards do not make up the step:
-// INVALID_ARGUMENT on all of them, and nothing is updated.
+// averages. So it wants a device of choir_device_options_t.reproducible;
+// UNIMPLEMENTED at the step with other strategies than fp32, several passes or
+// parameters that are not f32, and on another device where ranks share out the
+// update. Ranks whose micro-shards do not make up the step: INVALID_ARGUMENT on
+// all of them, and nothing is updated.
 //
 // Errors: when a step fails on one rank alone, the others wait for it in the
 // exchange until it ends, calls choir_comm_abort or the deadline passes; when
