@@ -30,21 +30,36 @@ float& At(const choir_view_t& view, int64_t index) {
   return static_cast<float*>(choir_buffer_data(view.buffer))[offset];
 }
 
+// The view's elements, in the order of its shape; of matrices whose rows and
+// columns are to change places: in that order.
+std::vector<float> Read(const choir_view_t& view, bool transpose) {
+  std::vector<float> values(choir_view_count(&view));
+  const int64_t rows = view.shape[view.ndim - 2];
+  const int64_t columns = view.shape[view.ndim - 1];
+  for (int64_t e = 0; e < static_cast<int64_t>(values.size()); ++e) {
+    const int64_t i = e / columns % rows, j = e % columns;
+    values[transpose ? e - i * columns - j + j * rows + i : e] = At(view, e);
+  }
+  return values;
+}
+
 // What the record's result is, from sources and result as they are.
 std::vector<float> Define(const choir_record_t& record, bool ta, bool tb) {
-  const choir_view_t& a = *choir_record_src(&record, 0);
-  const choir_view_t& b = *choir_record_src(&record, 1);
+  const choir_view_t& view = *choir_record_src(&record, 0);
   const choir_view_t& c = *choir_record_dst(&record, 0);
   const int64_t m = c.shape[c.ndim - 2], n = c.shape[c.ndim - 1];
-  const int64_t k = a.shape[a.ndim - (ta ? 2 : 1)];
-  std::vector<float> result;
-  for (int64_t e = 0; e < choir_view_count(&c); ++e) {
-    const int64_t matrix = e / (m * n), r = e / n % m, j = e % n;
-    float sum = record.accumulate ? At(c, e) : 0.0f;
-    for (int64_t i = 0; i < k; ++i)
-      sum = std::fma(At(a, matrix * m * k + (ta ? i * m + r : r * k + i)),
-                     At(b, matrix * k * n + (tb ? j * k + i : i * n + j)), sum);
-    result.push_back(sum);
+  const int64_t k = view.shape[view.ndim - (ta ? 2 : 1)];
+  const std::vector<float> a = Read(view, ta);
+  const std::vector<float> b = Read(*choir_record_src(&record, 1), tb);
+  std::vector<float> result(choir_view_count(&c));
+  if (record.accumulate) result = Read(c, false);
+  for (int64_t row = 0; row < static_cast<int64_t>(result.size()) / n; ++row) {
+    float* sums = &result[row * n];
+    const float* factors = &a[row * k];
+    const float* terms = &b[row / m * k * n];
+    for (int64_t i = 0; i < k; ++i, terms += n)
+      for (int64_t j = 0; j < n; ++j)
+        sums[j] = std::fma(factors[i], terms[j], sums[j]);
   }
   return result;
 }
