@@ -32,9 +32,11 @@ choir_status_t choir__micro_shards_begin(choir_scope_t* scope) {
         "they need to begin and to end with one",
         (long long)step->first_sample, (long long)end - 1,
         (long long)step->global_count, (long long)size);
-  scope->first_leaf = step->first_sample / size;
-  scope->leaf_count = (step->sample_count - 1) / size + 1;
-  scope->leaf_total = (step->global_count - 1) / size + 1;
+  const choir__leaves_t leaves = choir__leaves_of(
+      size, step->global_count, step->first_sample, step->sample_count);
+  scope->first_leaf = leaves.first;
+  scope->leaf_count = leaves.end - leaves.first;
+  scope->leaf_total = leaves.all;
   return NULL;
 }
 

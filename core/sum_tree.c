@@ -3,6 +3,28 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
+
+enum {
+  // Elements that are added up at once: a row's sums stay in a core's cache.
+  STRIP = 256,
+  // Of the row, of up to 2^48 leaves.
+  HEIGHT = 50,
+};
+
+static int64_t shards_in(int64_t samples, int64_t size) {
+  return (samples + size - 1) / size;
+}
+
+choir__leaves_t choir__leaves_of(int64_t size, int64_t global_count,
+                                 int64_t first_sample, int64_t sample_count) {
+  if (size == 0) return (choir__leaves_t){0, 0, 0};
+  return (choir__leaves_t){
+      .first = shards_in(first_sample, size),
+      .end = shards_in(first_sample + sample_count, size),
+      .all = shards_in(global_count, size),
+  };
+}
 
 // Whether a node is the first of two of which there is no second: it is the
 // node above, too.
@@ -35,4 +57,27 @@ choir__sum_tree_t choir__sum_tree_of(int64_t leaves, int64_t first,
   for (int64_t i = first; i < end; i++)
     (void)choir__sum_tree_push(&tree, (choir__node_t){0, i});
   return tree;
+}
+
+static void add(float* to, const float* a, const float* b, int64_t count) {
+  for (int64_t i = 0; i < count; i++) to[i] = a[i] + b[i];
+}
+
+void choir__sum_tree_add_up(const choir__sum_term_t* terms, int32_t count,
+                            float* dst, int64_t elements) {
+  float sums[HEIGHT][STRIP];
+  const float* row[HEIGHT];
+  for (int64_t at = 0; at < elements; at += STRIP) {
+    const int64_t width = elements - at < STRIP ? elements - at : STRIP;
+    int32_t height = 0;
+    for (int32_t k = 0; k < count; k++) {
+      row[height++] = terms[k].at + at;
+      for (int32_t n = terms[k].sums; n > 0; n--) {
+        height--;
+        add(sums[height - 1], row[height - 1], row[height], width);
+        row[height - 1] = sums[height - 1];
+      }
+    }
+    memmove(dst + at, row[0], (size_t)width * sizeof(float));
+  }
 }

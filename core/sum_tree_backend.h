@@ -32,6 +32,18 @@ extern "C" {
 //
 // Threads: plain values.
 
+// Micro-shards, the leaves of a step: those of all ranks, and which of them a
+// rank has.
+typedef struct choir__leaves_s {
+  int64_t first, end;
+  int64_t all;
+} choir__leaves_t;
+
+// Of micro-shards of `size` samples, of which the last can have fewer; the
+// rank's samples begin with one. No leaves of size 0.
+choir__leaves_t choir__leaves_of(int64_t size, int64_t global_count,
+                                 int64_t first_sample, int64_t sample_count);
+
 typedef struct choir__node_s {
   int32_t level;
   int64_t index;
@@ -50,6 +62,18 @@ int32_t choir__sum_tree_push(choir__sum_tree_t* tree, choir__node_t node);
 // Of a step's leaves, the nodes that leaves first .. end - 1 become.
 choir__sum_tree_t choir__sum_tree_of(int64_t leaves, int64_t first,
                                      int64_t end);
+
+// A node as it was appended: its elements, and how often the last two are to be
+// added up then.
+typedef struct choir__sum_term_s {
+  const float* at;
+  int32_t sums;
+} choir__sum_term_t;
+
+// dst = the root's `elements`, of all nodes of a step in their order, at least
+// one; dst may be a node's place. Any thread.
+void choir__sum_tree_add_up(const choir__sum_term_t* terms, int32_t count,
+                            float* dst, int64_t elements);
 
 #ifdef __cplusplus
 }

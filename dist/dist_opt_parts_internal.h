@@ -3,6 +3,7 @@
 #define CHOIR_DIST_DIST_OPT_PARTS_INTERNAL_H_
 
 #include "core/profile.h"
+#include "core/sum_tree_backend.h"
 #include "core/trace.h"
 #include "dist/dist_opt_internal.h"
 #include "model/updater_backend.h"
@@ -127,10 +128,15 @@ choir_status_t choir__clip_submit(choir__clip_t* clip, bool is_owned,
 // Before backward of each step: places for gradients where it has micro-shards.
 choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
                                    const choir_step_t* step);
-// Of such a step, in place of the strategy's exchange: the sum over all ranks'.
+// Of such a step, in place of the strategy's exchange: the sum over all ranks',
+// of their parts of the bucket alone where those are all that is updated.
 choir_status_t choir__sums_submit(choir__sums_t* sums, const choir_step_t* step,
                                   int32_t bucket, choir_stream_t* stream);
 void choir__sums_destroy(choir__sums_t* sums);
+// INVALID_ARGUMENT where those of all ranks are not one after the other those
+// of a step.
+choir_status_t choir__leaves_check(choir_comm_t* comm,
+                                   const choir__leaves_t* leaves);
 
 // dist_opt_states.c
 // Attaches the optimizer, with states as the strategy of dist needs them, or
@@ -154,8 +160,13 @@ void choir__shards_drop_plan(choir__shards_t* shards);
 // Whether gradients are combined by choir__shards_update; else by
 // choir__shards_reduce of each bucket, in place of the strategy's exchange.
 bool choir__shards_reduce_late(const choir__shards_t* shards);
-// Whether ranks see each other's memory.
-bool choir__shards_see_peers(const choir__shards_t* shards);
+// Memory for the second nodes that ranks have of a bucket's sum over
+// micro-shards, which others see; lent. NULL: there is none.
+choir_buffer_t* choir__shards_second(const choir__shards_t* shards,
+                                     int32_t bucket);
+// Whether all ranks' nodes of this step are in memory that others see; they are
+// added up by choir__shards_update, in place of choir__sums_submit's exchange.
+bool choir__shards_see_nodes(const choir__shards_t* shards);
 choir_status_t choir__shards_reduce(const choir__shards_t* shards,
                                     int32_t index, choir_stream_t* stream);
 // After the gradients: updates, and gives ranks what others have updated.

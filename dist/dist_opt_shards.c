@@ -200,10 +200,10 @@ void choir__shards_use(choir__shards_t* shards) {
 
 // ---- The plan ----
 
-// The strategy leaves the average to who updates; a sum over micro-shards is
-// there before.
+// The strategy leaves the average, or the sum over micro-shards, to who
+// updates.
 static bool averages(const choir__shards_t* shards) {
-  return shards->dist->strategy->def->is_average && !shards->dist->has_sums;
+  return shards->dist->strategy->def->is_average;
 }
 
 // Each stretch is updated from its average at once; else all are averaged
@@ -271,8 +271,13 @@ bool choir__shards_reduce_late(const choir__shards_t* shards) {
   return shards->peers && averages(shards);
 }
 
-bool choir__shards_see_peers(const choir__shards_t* shards) {
-  return shards->peers != NULL;
+choir_buffer_t* choir__shards_second(const choir__shards_t* shards,
+                                     int32_t bucket) {
+  return shards->peers ? choir__peers_second(shards->peers, bucket) : NULL;
+}
+
+bool choir__shards_see_nodes(const choir__shards_t* shards) {
+  return shards->peers && choir__peers_see_nodes(shards->peers);
 }
 
 choir_status_t choir__shards_reduce(const choir__shards_t* shards,
@@ -340,16 +345,34 @@ static choir_status_t end_span(void* self) {
   return NULL;
 }
 
-static choir_status_t update(choir__shards_t* shards, int64_t step,
+// Of micro-shards that not all peers see: else the records do nothing.
+static choir_status_t sum_by_messages(const choir__shards_t* shards,
+                                      choir_stream_t* stream) {
+  const choir_dist_opt_t* dist = shards->dist;
+  for (int32_t b = 0; dist->has_sums && b < dist->bucket_count; ++b) {
+    choir__dist_opt_trace_grads(dist, b, stream);
+    choir_status_t status =
+        choir__sums_submit(dist->sums, dist->scope_step, b, stream);
+    choir__dist_opt_trace_nothing(stream);
+    CHOIR_TRY(status);
+  }
+  return NULL;
+}
+
+static choir_status_t update(choir__shards_t* shards,
+                             const choir_step_values_t* values,
                              choir_stream_t* stream) {
+  const choir_dist_opt_t* dist = shards->dist;
   const bool apart = is_apart(shards);
-  if (choir__shards_reduce_late(shards) && !apart)
-    CHOIR_TRY(choir__peers_average(shards, stream));
-  if (shards->dist->clip)
-    CHOIR_TRY(choir__clip_submit(shards->dist->clip, !shards->dist->has_sums,
-                                 stream));
-  return shards->peers ? choir__peers_update(shards, apart, step, stream)
-                       : update_by_messages(shards, step, stream);
+  if (choir__shards_reduce_late(shards) && !apart) {
+    CHOIR_TRY(sum_by_messages(shards, stream));
+    CHOIR_TRY(choir__peers_average(shards, values, stream));
+  }
+  if (dist->clip)
+    CHOIR_TRY(choir__clip_submit(dist->clip, !dist->has_sums, stream));
+  return shards->peers
+             ? choir__peers_update(shards, apart, values->step, stream)
+             : update_by_messages(shards, values->step, stream);
 }
 
 choir_status_t choir__shards_update(choir__shards_t* shards,
@@ -358,7 +381,7 @@ choir_status_t choir__shards_update(choir__shards_t* shards,
   if (choir__shards_reduce_late(shards))
     CHOIR_TRY(choir__peers_open(shards, values, stream));
   CHOIR_TRY(choir_stream_call(stream, begin_span, shards));
-  choir_status_t status = update(shards, values->step, stream);
+  choir_status_t status = update(shards, values, stream);
   CHOIR_TRY(
       choir_status_join(status, choir_stream_call(stream, end_span, shards)));
   return shards->peers ? choir__peers_close(shards, values, stream) : NULL;

@@ -25,13 +25,6 @@ static bool reduces_late(const choir_dist_opt_t* dist) {
   return dist->uses_shards && choir__shards_reduce_late(dist->shards);
 }
 
-// Gradients are exchanged after backward, too: the threads of ranks on one host
-// are its cores, and an exchange beside backward would take them from it.
-static bool sums_late(const choir_dist_opt_t* dist) {
-  return dist->has_sums && dist->uses_shards &&
-         choir__shards_see_peers(dist->shards);
-}
-
 // On the compute stream, after the bucket's gradients.
 static choir_status_t submit_pass(choir_dist_opt_t* dist, int32_t bucket) {
   choir__passes_t* kept = dist->buckets[bucket].passes;
@@ -168,10 +161,7 @@ static choir_status_t wait_background(choir_dist_opt_t* dist) {
 // Nothing is left that the last bucket could run beside: on the compute stream
 // no thread has to be woken for it, and its wait for peers may be a busy one.
 static choir_status_t finish_exchange(choir_dist_opt_t* dist) {
-  for (int32_t b = 0; sums_late(dist) && b + 1 < dist->bucket_count; ++b)
-    CHOIR_TRY(submit_bucket(dist, b, dist->compute));
-  if (dist->bucket_count > 1 && !sums_late(dist))
-    CHOIR_TRY(wait_background(dist));
+  if (dist->bucket_count > 1) CHOIR_TRY(wait_background(dist));
   if (dist->bucket_count == 0) return NULL;
   CHOIR_TRY(submit_pass(dist, dist->bucket_count - 1));
   return submit_bucket(dist, dist->bucket_count - 1, dist->compute);
@@ -236,8 +226,8 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
   choir_scope_fail(scope, choir__sums_prepare(dist, step));
   if (!choir_scope_is_ok(scope)) return;
   dist->scope_step = step;
-  const bool exchanges = dist->strategy->def->exchange && !step->is_partial &&
-                         !reduces_late(dist) && !sums_late(dist);
+  const bool exchanges =
+      dist->strategy->def->exchange && !step->is_partial && !reduces_late(dist);
   dist->is_partial = step->is_partial;
   for (int32_t b = 0; b < dist->bucket_count; ++b)
     dist->buckets[b].missing = dist->buckets[b].param_count;

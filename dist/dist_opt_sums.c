@@ -7,7 +7,6 @@
 // updates its part: where a rank has one node, the bytes of an all-reduce.
 #include <string.h>
 
-#include "core/sum_tree_backend.h"
 #include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 
@@ -18,17 +17,9 @@ enum {
   MOST_PARTS = 64,
 };
 
-typedef struct head_s {
-  int64_t first, end;  // the rank's micro-shards
-  int64_t leaves;      // the step's
-} head_t;
-
-static head_t head_of(const choir_step_t* step) {
-  const int64_t size = step->micro_shard;
-  head_t head = {.leaves = (step->global_count - 1) / size + 1};
-  head.first = (step->first_sample - 1 + size) / size;
-  head.end = (step->first_sample + step->sample_count - 1 + size) / size;
-  return head;
+static choir__leaves_t leaves_of(const choir_step_t* step) {
+  return choir__leaves_of(step->micro_shard, step->global_count,
+                          step->first_sample, step->sample_count);
 }
 
 typedef struct room_s {
@@ -44,7 +35,9 @@ struct choir__sums_s {
   int32_t part_count;
   // Of the bucket at hand: they are exchanged one after the other.
   room_t sent, received;
-  int64_t* splits;  // [2][ranks]: what is given to each, what came
+  int64_t* splits;           // [2][ranks]: what is given to each, what came
+  choir__leaves_t* leaves;   // [ranks]
+  choir__sum_term_t* terms;  // [ranks][1 + MOST_PARTS]
 };
 
 static size_t tensors_bytes(const choir_dist_opt_t* dist) {
@@ -55,6 +48,13 @@ static size_t buffers_bytes(const choir_dist_opt_t* dist) {
 }
 static size_t splits_bytes(const choir_dist_opt_t* dist) {
   return 2 * (size_t)choir_comm_size(dist->comm) * sizeof(int64_t);
+}
+static size_t leaves_bytes(const choir_dist_opt_t* dist) {
+  return (size_t)choir_comm_size(dist->comm) * sizeof(choir__leaves_t);
+}
+static size_t terms_bytes(const choir_dist_opt_t* dist) {
+  return (size_t)choir_comm_size(dist->comm) * (1 + MOST_PARTS) *
+         sizeof(choir__sum_term_t);
 }
 
 void choir__sums_destroy(choir__sums_t* sums) {
@@ -75,6 +75,8 @@ void choir__sums_destroy(choir__sums_t* sums) {
   choir_deallocate(allocator, sums->tensors, tensors_bytes(dist));
   choir_deallocate(allocator, sums->buffers, buffers_bytes(dist));
   choir_deallocate(allocator, sums->splits, splits_bytes(dist));
+  choir_deallocate(allocator, sums->leaves, leaves_bytes(dist));
+  choir_deallocate(allocator, sums->terms, terms_bytes(dist));
   choir_deallocate(allocator, sums, sizeof(*sums));
 }
 
@@ -122,6 +124,10 @@ static choir_status_t create(choir_dist_opt_t* dist) {
   sums->tensors = memory;
   CHOIR_TRY(allocate(dist, splits_bytes(dist), &memory));
   sums->splits = memory;
+  CHOIR_TRY(allocate(dist, leaves_bytes(dist), &memory));
+  sums->leaves = memory;
+  CHOIR_TRY(allocate(dist, terms_bytes(dist), &memory));
+  sums->terms = memory;
   return NULL;
 }
 
@@ -155,7 +161,13 @@ static choir_status_t make_part(choir__sums_t* sums) {
                          (size_t)dist->buckets[b].part * sizeof(float);
     choir_buffer_t** buffer = &sums->buffers[b * MOST_PARTS + part];
     if (*buffer) continue;  // of an attempt before
-    CHOIR_TRY(make_buffer(dist, bytes, buffer));
+    choir_buffer_t* seen = part == 0 && dist->shards
+                               ? choir__shards_second(dist->shards, b)
+                               : NULL;
+    if (seen)
+      choir_buffer_retain(*buffer = seen);
+    else
+      CHOIR_TRY(make_buffer(dist, bytes, buffer));
   }
   for (size_t i = 0; i < dist->params->count; ++i) {
     if (dist->places[i].bucket < 0) continue;
@@ -181,12 +193,12 @@ choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
     return status;
   }
   choir__sums_t* sums = dist->sums;
-  const head_t head = head_of(step);
+  const choir__leaves_t leaves = leaves_of(step);
   const int32_t parts =
-      choir__sum_tree_of(head.leaves, head.first, head.end).count - 1;
+      choir__sum_tree_of(leaves.all, leaves.first, leaves.end).count - 1;
   if (parts > MOST_PARTS)
     return CHOIR_ERROR(OUT_OF_RANGE, "dist_opt: %lld micro-shards in a step",
-                       (long long)head.leaves);
+                       (long long)leaves.all);
   while (sums->part_count < parts) CHOIR_TRY(make_part(sums));
   for (size_t i = 0; i < dist->params->count; ++i) {
     if (dist->places[i].bucket < 0) continue;
@@ -203,7 +215,7 @@ typedef struct sum_attrs_s {
   choir__sums_t* sums;
   int64_t bucket;
   int64_t gathers;  // whether all ranks get the whole sum
-  head_t head;
+  choir__leaves_t leaves;
   choir_step_values_t values;
 } sum_attrs_t;
 
@@ -242,7 +254,7 @@ static int64_t pack(const sum_attrs_t* attrs, int32_t nodes) {
   float* to = sums->sent.data;
   float* const start = to;
   for (int32_t r = 0; r < choir_comm_size(sums->dist->comm); ++r) {
-    memcpy(to, &attrs->head, sizeof(attrs->head));
+    memcpy(to, &attrs->leaves, sizeof(attrs->leaves));
     to += HEAD;
     for (int32_t k = 0; k < nodes; ++k, to += part)
       memcpy(to, elements_of(sums, bucket, k) + r * part,
@@ -252,59 +264,49 @@ static int64_t pack(const sum_attrs_t* attrs, int32_t nodes) {
   return to - start;
 }
 
-static void add(float* restrict to, const float* restrict from, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] += from[i];
-}
-
-// Neighbours in a row, see core/sum_tree_backend.h.
-typedef struct row_s {
-  choir__sum_tree_t tree;
-  float* at[CHOIR__SUM_TREE_NODES + 1];
-  int32_t count;
-} row_t;
-
-static void put_nodes(row_t* row, const head_t* head, float* elements,
-                      int64_t part) {
-  const choir__sum_tree_t own =
-      choir__sum_tree_of(head->leaves, head->first, head->end);
-  for (int32_t k = 0; k < own.count; ++k, elements += part) {
-    row->at[row->count++] = elements;
-    for (int32_t n = choir__sum_tree_push(&row->tree, own.nodes[k]); n > 0;
-         --n) {
-      --row->count;
-      add(row->at[row->count - 1], row->at[row->count], part);
-    }
-  }
-}
-
-static choir_status_t sum(const sum_attrs_t* attrs, const int64_t* counts) {
-  const choir_dist_opt_t* dist = attrs->sums->dist;
-  const int64_t part = dist->buckets[attrs->bucket].part;
-  float* from = attrs->sums->received.data;
-  row_t row = {.tree = {.leaves = attrs->head.leaves}};
+choir_status_t choir__leaves_check(choir_comm_t* comm,
+                                   const choir__leaves_t* leaves) {
+  const choir__leaves_t own = leaves[choir_comm_rank(comm)];
   int64_t next = 0;
-  for (int32_t r = 0; r < choir_comm_size(dist->comm); from += counts[r++]) {
-    head_t head;
-    memcpy(&head, from, sizeof(head));
-    if (head.leaves != attrs->head.leaves || head.first != next)
+  for (int32_t r = 0; r < choir_comm_size(comm); next = leaves[r++].end)
+    if (leaves[r].all != own.all || leaves[r].first != next)
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "dist_opt: %s has micro-shards %lld to %lld "
                          "of %lld; needs those from "
                          "%lld on, of %lld",
-                         choir_comm_peer(dist->comm, r), (long long)head.first,
-                         (long long)head.end - 1, (long long)head.leaves,
-                         (long long)next, (long long)attrs->head.leaves);
-    next = head.end;
-    put_nodes(&row, &head, from + HEAD, part);
+                         choir_comm_peer(comm, r), (long long)leaves[r].first,
+                         (long long)leaves[r].end - 1, (long long)leaves[r].all,
+                         (long long)next, (long long)own.all);
+  if (next == own.all) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "dist_opt: all ranks have %lld micro-shards; the step "
+                     "has %lld",
+                     (long long)next, (long long)own.all);
+}
+
+static choir_status_t sum(const sum_attrs_t* attrs, const int64_t* counts) {
+  const choir__sums_t* sums = attrs->sums;
+  const choir_dist_opt_t* dist = sums->dist;
+  const int64_t part = dist->buckets[attrs->bucket].part;
+  const int32_t size = choir_comm_size(dist->comm);
+  const float* from = sums->received.data;
+  for (int32_t r = 0; r < size; from += counts[r++])
+    memcpy(&sums->leaves[r], from, sizeof(sums->leaves[r]));
+  CHOIR_TRY(choir__leaves_check(dist->comm, sums->leaves));
+  choir__sum_tree_t tree = {.leaves = attrs->leaves.all};
+  int32_t count = 0;
+  from = sums->received.data;
+  for (int32_t r = 0; r < size; from += counts[r++]) {
+    const choir__sum_tree_t own = choir__sum_tree_of(
+        tree.leaves, sums->leaves[r].first, sums->leaves[r].end);
+    for (int32_t k = 0; k < own.count; ++k)
+      sums->terms[count++] = (choir__sum_term_t){
+          from + HEAD + k * part, choir__sum_tree_push(&tree, own.nodes[k])};
   }
-  if (next != attrs->head.leaves || row.count != 1)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "dist_opt: all ranks have %lld micro-shards; the step "
-                       "has %lld",
-                       (long long)next, (long long)attrs->head.leaves);
-  memcpy(elements_of(attrs->sums, (int32_t)attrs->bucket, 0) +
-             choir_comm_rank(dist->comm) * part,
-         row.at[0], (size_t)part * sizeof(float));
+  choir__sum_tree_add_up(sums->terms, count,
+                         elements_of(sums, (int32_t)attrs->bucket, 0) +
+                             choir_comm_rank(dist->comm) * part,
+                         part);
   return NULL;
 }
 
@@ -315,12 +317,13 @@ static choir_status_t run_sum(const choir_record_t* record,
   const choir_dist_opt_t* dist = sums->dist;
   const choir__bucket_t* bucket = &dist->buckets[attrs->bucket];
   (void)stream;
+  if (dist->uses_shards && choir__shards_see_nodes(dist->shards)) return NULL;
   const int32_t size = choir_comm_size(dist->comm);
+  const choir__leaves_t* leaves = &attrs->leaves;
   const int32_t nodes =
-      choir__sum_tree_of(attrs->head.leaves, attrs->head.first, attrs->head.end)
-          .count;
+      choir__sum_tree_of(leaves->all, leaves->first, leaves->end).count;
   const int64_t capacity =
-      size * (HEAD + most_nodes(attrs->head.leaves) * bucket->part);
+      size * (HEAD + most_nodes(leaves->all) * bucket->part);
   CHOIR_TRY(make_room(dist, &sums->sent, size * (HEAD + nodes * bucket->part)));
   CHOIR_TRY(make_room(dist, &sums->received, capacity));
   choir_collective_t exchange = {.kind = CHOIR_COLLECTIVE_ALL_TO_ALL_V,
@@ -366,7 +369,7 @@ choir_status_t choir__sums_submit(choir__sums_t* sums, const choir_step_t* step,
   const sum_attrs_t attrs = {.sums = sums,
                              .bucket = bucket,
                              .gathers = !dist->uses_shards || dist->clip,
-                             .head = head_of(step),
+                             .leaves = leaves_of(step),
                              .values = dist->strategy->values};
   const choir_record_t record = {.kernel = &sum_kernel,
                                  .attrs = &attrs,

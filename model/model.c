@@ -7,6 +7,7 @@
 #include "core/packed_backend.h"
 #include "core/profile.h"
 #include "core/status_backend.h"
+#include "core/sum_tree_backend.h"
 #include "core/trace_backend.h"
 #include "model/kv_cache_internal.h"
 #include "model/layer_def.h"
@@ -630,9 +631,10 @@ static choir_status_t train_one_batch(choir_model_t* model,
   CHOIR_TRY(choir__model_need_updater(model, "training"));
   if (model->updater->vtable->begin_step && model->pass == 0)
     CHOIR_TRY(model->updater->vtable->begin_step(model->updater, model->step));
-  if (batch->micro_shard > 0)
-    CHOIR_TRY(choir__sync_norms_open(
-        model, (batch->global_count - 1) / batch->micro_shard + 1));
+  const choir__leaves_t leaves =
+      choir__leaves_of(batch->micro_shard, batch->global_count,
+                       batch->first_sample, batch->sample_count);
+  if (leaves.all > 0) CHOIR_TRY(choir__sync_norms_open(model, leaves.all));
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
   const int64_t step = model->step;

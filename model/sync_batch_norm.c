@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/sum_tree_backend.h"
 #include "model/layer_def.h"
 #include "model/model_internal.h"
 #include "model/updater_backend.h"
@@ -96,9 +97,10 @@ typedef struct shards_s {
 static shards_t shards_of(const choir_scope_t* scope, int64_t samples) {
   const choir_step_t* step = choir_scope_step(scope);
   const int64_t size = step->micro_shard;
-  if (size == 0) return (shards_t){samples, 1, 0};
-  return (shards_t){size, (samples - 1) / size + 1,
-                    (step->global_count - 1) / size + 1};
+  const choir__leaves_t leaves = choir__leaves_of(
+      size, step->global_count, step->first_sample, step->sample_count);
+  return size == 0 ? (shards_t){samples, 1, 0}
+                   : (shards_t){size, leaves.end - leaves.first, leaves.all};
 }
 
 // Of a tensor (n, ...).
@@ -449,8 +451,7 @@ void choir__sync_norms_without_samples(choir_model_t* model,
                                        choir_scope_t* scope) {
   const size_t count = model->sync_norm_count;
   const bool is_cut = choir_scope_step(scope)->micro_shard > 0;
-  shards_t none = shards_of(scope, 1);
-  if (is_cut) none.count = 0;
+  const shards_t none = shards_of(scope, 1);
   bool* has_backward = choir_scope_alloc(scope, count);
   for (size_t i = 0; i < count && choir_scope_is_ok(scope); ++i) {
     const choir_sync_batch_norm_t* norm = model->sync_norms[i];
