@@ -111,4 +111,54 @@ TEST(SumTreeTest, LargeTrees) {
   EXPECT_EQ(tree.nodes[0].level, 41);
 }
 
+// Micro-shards of 4, of which the last has one sample.
+TEST(SumTreeTest, LeavesOfARank) {
+  const choir__leaves_t all = choir__leaves_of(4, 13, 0, 13);
+  EXPECT_EQ(all.first, 0);
+  EXPECT_EQ(all.end, 4);
+  EXPECT_EQ(all.all, 4);
+  const choir__leaves_t last = choir__leaves_of(4, 13, 8, 5);
+  EXPECT_EQ(last.first, 2);
+  EXPECT_EQ(last.end, 4);
+  for (int64_t first : {0, 8, 13}) {
+    const choir__leaves_t none = choir__leaves_of(4, 13, first, 0);
+    EXPECT_EQ(none.first, none.end) << first;
+    EXPECT_EQ(none.all, 4);
+  }
+  EXPECT_EQ(choir__leaves_of(0, 13, 4, 5).all, 0);
+}
+
+// Elements of any number, the sum where one of the nodes is.
+TEST(SumTreeTest, AddsUpNodes) {
+  std::mt19937 random(2);
+  std::uniform_real_distribution<float> values(-1, 1);
+  for (size_t elements : {1u, 255u, 256u, 700u})
+    for (int64_t leaves = 1; leaves <= 13; ++leaves) {
+      std::vector<std::vector<float>> nodes;
+      std::vector<choir__sum_term_t> terms;
+      choir__sum_tree_t tree = {};
+      tree.leaves = leaves;
+      for (int64_t i = 0; i < leaves; ++i) {
+        nodes.emplace_back(elements);
+        for (float& value : nodes.back()) value = values(random);
+        terms.push_back(
+            {nodes.back().data(), choir__sum_tree_push(&tree, {0, i})});
+      }
+      std::vector<std::vector<float>> row = nodes;
+      while (row.size() > 1) {
+        std::vector<std::vector<float>> above;
+        for (size_t i = 0; i < row.size(); i += 2) {
+          above.push_back(row[i]);
+          for (size_t e = 0; i + 1 < row.size() && e < elements; ++e)
+            above.back()[e] += row[i + 1][e];
+        }
+        row = above;
+      }
+      std::vector<float>& place = nodes[random() % nodes.size()];
+      choir__sum_tree_add_up(terms.data(), static_cast<int32_t>(terms.size()),
+                             place.data(), static_cast<int64_t>(elements));
+      EXPECT_EQ(place, row[0]) << leaves << " leaves, " << elements;
+    }
+}
+
 }  // namespace
