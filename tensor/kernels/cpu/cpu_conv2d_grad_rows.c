@@ -18,6 +18,7 @@
 
 enum {
   COLUMNS = 16,          // sums of a filter row are a multiple of these
+  LEAST_COLUMNS = 8,     // of them; and
   LEAST_FILTERS = 8,     // of a tile: with fewer a product is quicker
   MOST_IMAGE = 1 << 18,  // floats of a padded image
   MOST_SUMS = 1 << 24,   // floats of all segments
@@ -180,7 +181,8 @@ static bool grad_rows_supports(const choir_record_t* record) {
       !choir__elements_are_distinct(conv.y))
     return false;
   const grad_rows_t p = describe(&conv);
-  return p.filters >= LEAST_FILTERS && p.kernel[1] * p.channels >= COLUMNS &&
+  return p.filters >= LEAST_FILTERS &&
+         p.kernel[1] * p.channels >= LEAST_COLUMNS &&
          p.before[0] <= p.padded[0] && p.before[1] <= p.padded[1] &&
          padded_floats(&p) <= MOST_IMAGE &&
          p.sums_floats <= MOST_SUMS / p.segments;
