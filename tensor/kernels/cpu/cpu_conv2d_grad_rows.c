@@ -61,6 +61,10 @@ CHOIR__ISA_SELECT(add_image,
                   (const grad_rows_t* p, const float* padded, const float* dy,
                    int64_t begin, int64_t end, float* sums),
                   (p, padded, dy, begin, end, sums))
+CHOIR__ISA_SELECT(add_bias,
+                  (const grad_rows_t* p, const float* dy, int64_t begin,
+                   int64_t end, float* bias),
+                  (p, dy, begin, end, bias))
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -86,17 +90,6 @@ static void fill_image(const grad_rows_t* p, int64_t n, float* padded) {
     for (int64_t x = 0; x < runs; x++, from += p->x_w, to += length)
       memcpy(to, from, (size_t)length * sizeof(float));
   }
-}
-
-// Pixel by pixel.
-static void add_bias(const grad_rows_t* p, const float* dy, int64_t begin,
-                     int64_t end, float* bias) {
-  for (int64_t y = 0; y < p->out[0]; y++)
-    for (int64_t x = 0; x < p->out[1]; x++) {
-      const float* from = dy + y * p->dy_h + x * p->dy_w;
-      CHOIR__INDEPENDENT
-      for (int64_t f = begin; f < end; f++) bias[f] += from[f];
-    }
 }
 
 // Shares of segments.
