@@ -161,6 +161,9 @@ extern "C" {
   X(BATCH_NORM, batch_norm, 3, ATTRS, OP_GRAD) /* x, scale, bias */            \
   X(BATCH_NORM_GRAD, batch_norm_grad, N, ATTRS, INTERNAL)                      \
   X(BATCH_NORM_INFER, batch_norm_infer, N, ATTRS, GRAD)                        \
+  X(BATCH_NORM_MOMENTS, batch_norm_moments, 1, ATTRS, INTERNAL)                \
+  X(BATCH_NORM_GRAD_SUMS, batch_norm_grad_sums, N, ATTRS, INTERNAL)            \
+  X(BATCH_NORM_INFER_ADD, batch_norm_infer_add, N, ATTRS, INTERNAL)            \
   X(BATCH_NORM_RELU, batch_norm_relu, N, ATTRS, INTERNAL)                      \
   X(BATCH_NORM_RELU_GRAD, batch_norm_relu_grad, N, ATTRS, INTERNAL)            \
   X(BATCH_NORM_ADD_RELU_GRAD, batch_norm_add_relu_grad, N, ATTRS, INTERNAL)    \
@@ -476,12 +479,18 @@ typedef choir_conv2d_max_pool2d_attrs_t
 // batch_norm_relu: x, scale, bias (, residual) -> y, mean, var.
 // batch_norm_relu_grad: x, scale, bias, mean, var, dy (, dy2) -> dx, dscale,
 // dbias; batch_norm_add_relu_grad: x, scale, mean, var, y, dy (, dy2) -> dx,
-// dscale, dbias, dresidual. dy2 is added to dy first.
+// dscale, dbias, dresidual. dy2 is added to dy first. Of one whose image nobody
+// reads: batch_norm_moments: x -> mean, var; batch_norm_grad_sums: x, mean,
+// var, dy -> dscale, dbias. batch_norm_infer_add: x, scale, bias, mean, var,
+// residual, factor (1, c, 1, ...) -> y + residual factor.
 typedef struct choir_batch_norm_attrs_s {
   double epsilon;
 } choir_batch_norm_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_grad_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_infer_attrs_t;
+typedef choir_batch_norm_attrs_t choir_batch_norm_moments_attrs_t;
+typedef choir_batch_norm_attrs_t choir_batch_norm_grad_sums_attrs_t;
+typedef choir_batch_norm_attrs_t choir_batch_norm_infer_add_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_relu_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_relu_grad_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_add_relu_grad_attrs_t;

@@ -81,7 +81,7 @@ typedef enum mask_e {
 typedef struct norm_s {
   pixels_t x;
   pixels_t y;         // or dx
-  pixels_t residual;  // added before the ReLU; data NULL: none
+  pixels_t residual;  // times slope, added before the ReLU; data NULL: none
   pixels_t dy;
   pixels_t dy2;  // added to dy; data NULL: none
   pixels_t mask;
@@ -93,7 +93,7 @@ typedef struct norm_s {
   const float* factor;
   const float* bias;
   const float* shift;
-  const float* slope;
+  const float* slope;  // of a residual, NULL: 1
   mask_t masking;
   bool relu;
   bool past_caches;
@@ -248,6 +248,20 @@ static bool batch_norm_supports(const choir_record_t* record) {
          dense_vector(choir_record_dst(record, 2));
 }
 
+static void find_moments(norm_t* norm, int32_t threads, float* mean,
+                         float* var) {
+  const double count = (double)norm->x.count;
+  sum_all(norm, threads, moments_range);
+  for (int64_t c = 0; c < norm->channels; c++) {
+    const double average = norm->partials[c] / count;
+    const double squares =
+        norm->partials[norm->channels + c] - norm->partials[c] * average;
+    mean[c] = (float)average;
+    // What is lost in the difference may leave a negative number. A NaN stays.
+    var[c] = (float)(squares < 0 ? 0 : squares / count);
+  }
+}
+
 static choir_status_t normalise(const choir_record_t* record,
                                 choir_stream_t* stream, bool relu) {
   const choir_batch_norm_attrs_t* attrs = record->attrs;
@@ -263,19 +277,11 @@ static choir_status_t normalise(const choir_record_t* record,
                  .relu = relu};
   if (record->src_count > 3)
     norm.residual = take_pixels(choir_record_src(record, 3));
-  const double count = (double)norm.x.count;
   float* factor;
   CHOIR_TRY(take_scratch(stream, &norm, 1, record->kernel->name, &factor));
-  sum_all(&norm, threads, moments_range);
-  for (int64_t c = 0; c < norm.channels; c++) {
-    const double average = norm.partials[c] / count;
-    const double squares =
-        norm.partials[norm.channels + c] - norm.partials[c] * average;
-    mean[c] = (float)average;
-    // What is lost in the difference may leave a negative number. A NaN stays.
-    var[c] = (float)(squares < 0 ? 0 : squares / count);
+  find_moments(&norm, threads, mean, var);
+  for (int64_t c = 0; c < norm.channels; c++)
     factor[c] = factor_of(scale[c], var[c], attrs->epsilon);
-  }
   norm.centre = mean;
   norm.factor = factor;
   norm.past_caches = goes_past_caches(&norm);
@@ -298,7 +304,32 @@ static choir_status_t batch_norm_relu_run(const choir_record_t* record,
 CHOIR__CPU_OP_KERNEL(BATCH_NORM_RELU, batch_norm_relu, "cpu",
                      batch_norm_relu_run, batch_norm_supports)
 
-// ---- batch_norm_infer: x, scale, bias, mean, var -> y ----
+// ---- batch_norm_moments: x -> mean, var ----
+
+static bool batch_norm_moments_supports(const choir_record_t* record) {
+  return !record->accumulate && is_image(choir_record_src(record, 0), record) &&
+         dense_vector(choir_record_dst(record, 0)) &&
+         dense_vector(choir_record_dst(record, 1));
+}
+
+static choir_status_t batch_norm_moments_run(const choir_record_t* record,
+                                             choir_stream_t* stream) {
+  norm_t norm = {.x = take_pixels(choir_record_src(record, 0)),
+                 .dtype = choir_record_src(record, 0)->dtype,
+                 .channels = choir_record_src(record, 0)->shape[1]};
+  float* none;
+  CHOIR_TRY(take_scratch(stream, &norm, 0, record->kernel->name, &none));
+  find_moments(&norm, choir__cpu_threads(stream),
+               choir__view_f32(choir_record_dst(record, 0)),
+               choir__view_f32(choir_record_dst(record, 1)));
+  give_scratch(stream, &norm, 0);
+  return NULL;
+}
+CHOIR__CPU_OP_KERNEL(BATCH_NORM_MOMENTS, batch_norm_moments, "cpu",
+                     batch_norm_moments_run, batch_norm_moments_supports)
+
+// ---- batch_norm_infer(_add): x, scale, bias, mean, var (, residual, factor)
+// -> y
 
 static bool batch_norm_infer_supports(const choir_record_t* record) {
   if (record->accumulate || !is_image(choir_record_src(record, 0), record) ||
@@ -320,6 +351,10 @@ static choir_status_t batch_norm_infer_run(const choir_record_t* record,
                  .centre = choir__view_f32(choir_record_src(record, 3)),
                  .dtype = choir_record_src(record, 0)->dtype,
                  .channels = choir_record_src(record, 0)->shape[1]};
+  if (record->src_count > 5) {
+    norm.residual = take_pixels(choir_record_src(record, 5));
+    norm.slope = choir__view_f32(choir_record_src(record, 6));
+  }
   float* factor;
   CHOIR_TRY(take_scratch(stream, &norm, 1, record->kernel->name, &factor));
   for (int64_t c = 0; c < norm.channels; c++)
@@ -332,11 +367,32 @@ static choir_status_t batch_norm_infer_run(const choir_record_t* record,
 CHOIR__CPU_OP_KERNEL(BATCH_NORM_INFER, batch_norm_infer, "cpu",
                      batch_norm_infer_run, batch_norm_infer_supports)
 
+// One element a channel, side by side, whatever the other dimensions are.
+static bool is_by_channel(const choir_view_t* view) {
+  for (int32_t k = 0; k < view->ndim; k++)
+    if (view->shape[k] != 1 && view->strides[k] != (k == 1 ? 1 : 0))
+      return false;
+  return true;
+}
+
+// Of f32 alone: the product that it stands for has no other.
+static bool batch_norm_infer_add_supports(const choir_record_t* record) {
+  const choir_view_t* factor = choir_record_src(record, 6);
+  return batch_norm_infer_supports(record) &&
+         is_image(choir_record_src(record, 5), record) &&
+         choir_record_src(record, 0)->dtype == CHOIR_DTYPE_F32 &&
+         factor->dtype == CHOIR_DTYPE_F32 && is_by_channel(factor);
+}
+CHOIR__CPU_OP_KERNEL(BATCH_NORM_INFER_ADD, batch_norm_infer_add, "cpu",
+                     batch_norm_infer_run, batch_norm_infer_add_supports)
+
 // ---- Gradients -> dx, dscale, dbias (, dresidual) ----
 //
 // batch_norm_grad:          x, scale, mean, var, dy
 // batch_norm_relu_grad:     x, scale, bias, mean, var, dy (, dy2)
 // batch_norm_add_relu_grad: x, scale, mean, var, y, dy (, dy2)
+//
+// batch_norm_grad_sums: x, mean, var, dy -> dscale, dbias
 
 // Source 0 and those from `first_image` on are images, the others vectors.
 static bool gradient_supports(const choir_record_t* record,
@@ -353,6 +409,17 @@ static bool gradient_supports(const choir_record_t* record,
       return false;
   }
   return true;
+}
+
+static void put_sums(const norm_t* norm, const float* var, double epsilon,
+                     float* dscale, float* dbias) {
+  for (int64_t c = 0; c < norm->channels; c++) {
+    const double inverse = 1 / sqrt((double)var[c] + epsilon);
+    const double along = norm->partials[norm->channels + c] * inverse;
+    const double across = norm->partials[c];
+    dscale[c] = (float)(norm->accumulate ? (double)dscale[c] + along : along);
+    dbias[c] = (float)(norm->accumulate ? (double)dbias[c] + across : across);
+  }
 }
 
 // `norm` has the images, the centre, for MASK_BY_INPUT the bias.
@@ -379,14 +446,12 @@ static choir_status_t differentiate(const choir_record_t* record,
     factor[c] = factor_of(scale[c], var[c], attrs->epsilon);
   norm->factor = factor;
   sum_all(norm, threads, gradients_range);
+  put_sums(norm, var, attrs->epsilon, dscale, dbias);
   for (int64_t c = 0; c < norm->channels; c++) {
     const double inverse = 1 / sqrt((double)var[c] + attrs->epsilon);
     const double along = norm->partials[norm->channels + c] * inverse;
-    const double across = norm->partials[c];
-    shift[c] = (float)(across / count);
+    shift[c] = (float)(norm->partials[c] / count);
     slope[c] = (float)(inverse * along / count);
-    dscale[c] = (float)(record->accumulate ? (double)dscale[c] + along : along);
-    dbias[c] = (float)(record->accumulate ? (double)dbias[c] + across : across);
   }
   norm->shift = shift;
   norm->slope = slope;
@@ -414,6 +479,36 @@ static choir_status_t batch_norm_grad_run(const choir_record_t* record,
 }
 CHOIR__CPU_OP_KERNEL(BATCH_NORM_GRAD, batch_norm_grad, "cpu",
                      batch_norm_grad_run, batch_norm_grad_supports)
+
+static bool batch_norm_grad_sums_supports(const choir_record_t* record) {
+  return !record->accumulate && is_image(choir_record_src(record, 0), record) &&
+         is_image(choir_record_src(record, 3), record) &&
+         dense_vector(choir_record_src(record, 1)) &&
+         dense_vector(choir_record_src(record, 2)) &&
+         dense_vector(choir_record_dst(record, 0)) &&
+         dense_vector(choir_record_dst(record, 1));
+}
+
+static choir_status_t batch_norm_grad_sums_run(const choir_record_t* record,
+                                               choir_stream_t* stream) {
+  const choir_batch_norm_attrs_t* attrs = record->attrs;
+  norm_t norm = {.x = take_pixels(choir_record_src(record, 0)),
+                 .centre = choir__view_f32(choir_record_src(record, 1)),
+                 .dy = take_pixels(choir_record_src(record, 3)),
+                 .masking = MASK_NONE,
+                 .dtype = choir_record_src(record, 0)->dtype,
+                 .channels = choir_record_src(record, 0)->shape[1]};
+  float* none;
+  CHOIR_TRY(take_scratch(stream, &norm, 0, record->kernel->name, &none));
+  sum_all(&norm, choir__cpu_threads(stream), gradients_range);
+  put_sums(&norm, choir__view_f32(choir_record_src(record, 2)), attrs->epsilon,
+           choir__view_f32(choir_record_dst(record, 0)),
+           choir__view_f32(choir_record_dst(record, 1)));
+  give_scratch(stream, &norm, 0);
+  return NULL;
+}
+CHOIR__CPU_OP_KERNEL(BATCH_NORM_GRAD_SUMS, batch_norm_grad_sums, "cpu",
+                     batch_norm_grad_sums_run, batch_norm_grad_sums_supports)
 
 static bool batch_norm_relu_grad_supports(const choir_record_t* record) {
   return !record->accumulate && gradient_supports(record, 5);
