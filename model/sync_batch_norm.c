@@ -103,17 +103,6 @@ static shards_t shards_of(const choir_scope_t* scope, int64_t samples) {
                    : (shards_t){size, leaves.end - leaves.first, leaves.all};
 }
 
-// Of a tensor (n, ...).
-static choir_status_t samples_of(const shards_t* shards, choir_tensor_t* tensor,
-                                 int64_t index, choir_tensor_t** out_part) {
-  choir_view_t view = *choir_tensor_view(tensor);
-  const int64_t first = index * shards->size;
-  const int64_t left = view.shape[0] - first;
-  view.shape[0] = left < shards->size ? left : shards->size;
-  view.offset += first * view.strides[0];
-  return choir_tensor_from_view(&view, out_part);
-}
-
 // Uncleared, (rows, parts * c), where `like` is (c).
 static choir_tensor_t* make_rows(choir_scope_t* scope, choir_tensor_t* like,
                                  int64_t rows, int32_t parts) {
@@ -245,42 +234,51 @@ static void merge(choir_model_t* model, choir_scope_t* scope,
   *out_signs = signs;
 }
 
-static double elements_of_channel(const choir_tensor_t* x) {
-  return (double)choir_tensor_count(x) / (double)choir_tensor_shape(x)[1];
-}
-
-// One row. The op's y is not used.
-static choir_status_t put_moments(choir_stream_t* stream, choir_tensor_t* x,
-                                  choir_tensor_t* const srcs[3], double sign,
-                                  choir_tensor_t* const* cells) {
-  const choir_fill_attrs_t count = {.value = sign * elements_of_channel(x)};
-  choir_tensor_t* of[] = {x, srcs[1], srcs[2]};
-  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL, cells[MEAN],
-                                                   cells[VAR]};
-  choir_tensor_t* counts = cells[COUNT];
-  CHOIR_TRY(
-      choir_op_run(stream, CHOIR_OP_FILL, &counts, 1, &count, false, &counts));
-  CHOIR_TRY(
-      choir_op_run(stream, CHOIR_OP_BATCH_NORM, of, 3, NULL, false, results));
-  choir_tensor_release(results[0]);
-  return NULL;
-}
-
-static choir_status_t moments_of(choir_scope_t* scope, const shards_t* shards,
-                                 choir_tensor_t* const srcs[3], double sign,
+// Elements of a channel; in the last row those of the samples that are left.
+static choir_status_t put_counts(choir_stream_t* stream, const shards_t* shards,
+                                 const choir_tensor_t* x, double sign,
                                  choir_tensor_t* rows) {
-  for (int64_t i = 0; i < shards->count; ++i) {
-    choir_tensor_t *x = NULL, *cells[MOMENTS] = {NULL};
-    choir_status_t status = samples_of(shards, srcs[0], i, &x);
-    for (int32_t k = 0; !status && k < MOMENTS; ++k)
-      status = cell(rows, i, k, MOMENTS, &cells[k]);
-    if (!status)
-      status = put_moments(choir_scope_stream(scope), x, srcs, sign, cells);
-    for (int32_t k = 0; k < MOMENTS; ++k) choir_tensor_release(cells[k]);
-    choir_tensor_release(x);
+  const int64_t samples = choir_tensor_shape(x)[0];
+  const double image = (double)choir_tensor_count(x) / (double)samples /
+                       (double)choir_tensor_shape(x)[1];
+  const int64_t last = shards->count - 1;
+  const int64_t left = samples - last * shards->size;
+  for (int i = 0; i < (left < shards->size ? 2 : 1); ++i) {
+    const choir_fill_attrs_t count = {
+        .value = sign * image * (double)(i == 0 ? shards->size : left)};
+    choir_tensor_t* counts = NULL;
+    CHOIR_TRY(cell(rows, i == 0 ? -1 : last, COUNT, MOMENTS, &counts));
+    choir_status_t status =
+        choir_op_run(stream, CHOIR_OP_FILL, &counts, 1, &count, false, &counts);
+    choir_tensor_release(counts);
     CHOIR_TRY(status);
   }
   return NULL;
+}
+
+// Two parts of all rows from the samples, by an op that has them as results.
+static choir_status_t put_parts(choir_scope_t* scope, choir_op_t op,
+                                choir_tensor_t* const* srcs, int32_t src_count,
+                                const void* attrs, choir_tensor_t* rows,
+                                int32_t first, int32_t parts) {
+  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};
+  choir_status_t status = NULL;
+  for (int32_t k = 0; !status && k < 2; ++k)
+    status = cell(rows, -1, first + k, parts, &results[k]);
+  if (!status)
+    status = choir_op_run(choir_scope_stream(scope), op, srcs, src_count, attrs,
+                          false, results);
+  for (int32_t k = 0; k < 2; ++k) choir_tensor_release(results[k]);
+  return status;
+}
+
+static choir_status_t put_moments(choir_scope_t* scope, const shards_t* shards,
+                                  choir_tensor_t* x, double sign,
+                                  choir_tensor_t* rows) {
+  const choir_batch_norm_moments_attrs_t attrs = {.part = shards->size};
+  CHOIR_TRY(put_counts(choir_scope_stream(scope), shards, x, sign, rows));
+  return put_parts(scope, CHOIR_OP_BATCH_NORM_MOMENTS, &x, 1, &attrs, rows,
+                   MEAN, MOMENTS);
 }
 
 static void forward(const choir_sync_batch_norm_t* norm,
@@ -292,7 +290,7 @@ static void forward(const choir_sync_batch_norm_t* norm,
       make_rows(scope, norm->running_mean, shards.count, MOMENTS);
   if (!choir_scope_is_ok(scope)) return;
   choir_scope_fail(
-      scope, moments_of(scope, &shards, srcs, has_backward ? 1 : -1, own));
+      scope, put_moments(scope, &shards, srcs[0], has_backward ? 1 : -1, own));
   choir_var_t* moments[MERGED] = {NULL};
   choir_var_t* signs = NULL;
   merge(use->model, scope, norm, own, &shards, moments, &signs);
@@ -338,24 +336,12 @@ choir_status_t choir_sync_batch_norm_forward(
 // all, since DistOpt weights by n / N; its sums are weighted by n before they
 // are added up.
 static choir_status_t put_sums(const use_t* use, const shards_t* shards,
-                               choir_tensor_t* dy, int64_t index,
-                               choir_tensor_t* rows) {
-  const choir_batch_norm_grad_attrs_t attrs = {.epsilon = use->epsilon};
-  choir_tensor_t* srcs[] = {NULL, use->scale, use->mean, use->var, NULL};
-  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};
-  choir_status_t status = samples_of(shards, use->x, index, &srcs[0]);
-  if (!status) status = samples_of(shards, dy, index, &srcs[4]);
-  for (int32_t k = 0; !status && k < SUMS; ++k)
-    status = cell(rows, index, k, SUMS, &results[1 + k]);
-  if (!status)
-    status =
-        choir_op_run(choir_scope_stream(use->scope), CHOIR_OP_BATCH_NORM_GRAD,
-                     srcs, 5, &attrs, false, results);
-  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
-    choir_tensor_release(results[i]);
-  choir_tensor_release(srcs[0]);
-  choir_tensor_release(srcs[4]);
-  return status;
+                               choir_tensor_t* dy, choir_tensor_t* rows) {
+  const choir_batch_norm_sums_attrs_t attrs = {.epsilon = use->epsilon,
+                                               .part = shards->size};
+  choir_tensor_t* srcs[] = {use->x, use->mean, use->var, dy};
+  return put_parts(use->scope, CHOIR_OP_BATCH_NORM_SUMS, srcs, 4, &attrs, rows,
+                   DSCALE, SUMS);
 }
 
 // (c) as what is broadcast over images (n, c, ...).
@@ -398,8 +384,8 @@ static void backward(const use_t* use, choir_tensor_t* dy,
   const shards_t shards = shards_of(scope, samples);
   const double weight = shards.total > 0 ? 1 : (double)samples;
   choir_tensor_t* own = make_rows(scope, use->scale, shards.count, SUMS);
-  for (int64_t i = 0; choir_scope_is_ok(scope) && i < shards.count; ++i)
-    choir_scope_fail(scope, put_sums(use, &shards, dy, i, own));
+  if (choir_scope_is_ok(scope))
+    choir_scope_fail(scope, put_sums(use, &shards, dy, own));
   if (!choir_scope_is_ok(scope)) return;
   choir_var_t* weighted = choir_scope_input(scope, own);
   if (weight != 1) weighted = scaled(scope, weighted, weight, 0);

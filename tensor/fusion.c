@@ -193,14 +193,6 @@ static choir_status_t replace(choir_graph_t* graph, const match_t* match) {
   return NULL;
 }
 
-// Whether anybody looks at the node's first result.
-static bool is_read(const choir_graph_t* graph, int32_t node) {
-  const choir_view_t* view =
-      choir_record_dst(choir_graph_record(graph, node), 0);
-  return !choir_graph_is_temporary(graph, view) ||
-         choir_graph_next_use(graph, view, node) >= 0;
-}
-
 static choir_status_t fuse(choir_graph_t* graph, const choir_fusion_t* fusion,
                            int32_t node) {
   const choir_record_t* last = choir_graph_record(graph, node);
@@ -212,7 +204,6 @@ static choir_status_t fuse(choir_graph_t* graph, const choir_fusion_t* fusion,
                    .count = 1,
                    .at = {node},
                    .records = {last}};
-  if (!is_given(fusion, 0) && is_read(graph, node)) return NULL;
   while (match.count < fusion->node_count)
     if (!match_next(&match)) return NULL;
   return are_same(&match) ? replace(graph, &match) : NULL;

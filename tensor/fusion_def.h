@@ -13,7 +13,7 @@
 // nothing else; tensor/fusion.c finds matches and checks what makes one safe:
 //
 // - each record overwrites its results, and a result that the fused op does not
-//   give is used by its reader in the match alone, or by nobody;
+//   give is used by its reader in the match alone;
 // - what the fused op reads has the same value where the fused op stands, and
 //   nobody looks at what it writes between there and where it was written;
 // - the device has a kernel of its own for the fused op: a fusion never leads

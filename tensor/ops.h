@@ -162,7 +162,7 @@ extern "C" {
   X(BATCH_NORM_GRAD, batch_norm_grad, N, ATTRS, INTERNAL)                      \
   X(BATCH_NORM_INFER, batch_norm_infer, N, ATTRS, GRAD)                        \
   X(BATCH_NORM_MOMENTS, batch_norm_moments, 1, ATTRS, INTERNAL)                \
-  X(BATCH_NORM_GRAD_SUMS, batch_norm_grad_sums, N, ATTRS, INTERNAL)            \
+  X(BATCH_NORM_SUMS, batch_norm_sums, N, ATTRS, INTERNAL)                      \
   X(BATCH_NORM_INFER_ADD, batch_norm_infer_add, N, ATTRS, INTERNAL)            \
   X(BATCH_NORM_RELU, batch_norm_relu, N, ATTRS, INTERNAL)                      \
   X(BATCH_NORM_RELU_GRAD, batch_norm_relu_grad, N, ATTRS, INTERNAL)            \
@@ -479,21 +479,29 @@ typedef choir_conv2d_max_pool2d_attrs_t
 // batch_norm_relu: x, scale, bias (, residual) -> y, mean, var.
 // batch_norm_relu_grad: x, scale, bias, mean, var, dy (, dy2) -> dx, dscale,
 // dbias; batch_norm_add_relu_grad: x, scale, mean, var, y, dy (, dy2) -> dx,
-// dscale, dbias, dresidual. dy2 is added to dy first. Of one whose image nobody
-// reads: batch_norm_moments: x -> mean, var; batch_norm_grad_sums: x, mean,
-// var, dy -> dscale, dbias. batch_norm_infer_add: x, scale, bias, mean, var,
-// residual, factor (1, c, 1, ...) -> y + residual factor.
+// dscale, dbias, dresidual. dy2 is added to dy first. batch_norm_infer_add: x,
+// scale, bias, mean, var, residual, factor -> y + residual factor; the factor
+// is an image, or (1, c, 1, ...).
 typedef struct choir_batch_norm_attrs_s {
   double epsilon;
 } choir_batch_norm_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_grad_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_infer_attrs_t;
-typedef choir_batch_norm_attrs_t choir_batch_norm_moments_attrs_t;
-typedef choir_batch_norm_attrs_t choir_batch_norm_grad_sums_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_infer_add_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_relu_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_relu_grad_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_add_relu_grad_attrs_t;
+
+// Of every `part` samples by themselves, of which the last can be fewer (0: of
+// all), a row of (rows, c). batch_norm_moments: x -> mean, var (biased).
+// batch_norm_sums: x, mean (c), var (c), dy -> dscale, dbias.
+typedef struct choir_batch_norm_moments_attrs_s {
+  int64_t part;
+} choir_batch_norm_moments_attrs_t;
+typedef struct choir_batch_norm_sums_attrs_s {
+  double epsilon;
+  int64_t part;
+} choir_batch_norm_sums_attrs_t;
 
 // layer_norm: x (..., c), scale (c), bias (c) -> (x - mean) / sqrt(variance +
 // epsilon) scale + bias, with mean and biased variance of each row (Ba et al.,

@@ -28,11 +28,9 @@ static const char* const role_names[] = {"x",   "residual", "y",    "dy",
 
 enum { MAX_SOURCES = 7 };
 
-// Results are an image, unless first_vector is 0, `vectors` vectors, and images
-// again.
+// Results are an image, `vectors` vectors, and images again.
 typedef struct norm_s {
   role_t sources[MAX_SOURCES];
-  int32_t first_vector;
   int32_t vectors;
   bool has_relu;
 } norm_t;
@@ -52,13 +50,6 @@ static choir_status_t need_source(role_t role, const choir_view_t* view,
                                 &shape);
 }
 
-// That of the vectors among the sources, or what x is summed up in.
-static choir_dtype_t vectors_dtype(const choir_record_t* record) {
-  if (record->src_count > 1) return choir_record_src(record, 1)->dtype;
-  const choir_dtype_t dtype = choir_record_src(record, 0)->dtype;
-  return dtype == CHOIR_DTYPE_F64 ? dtype : CHOIR_DTYPE_F32;
-}
-
 static choir_status_t infer(const norm_t* norm, const choir_record_t* record,
                             choir_view_t* dsts) {
   const choir_view_t* srcs = record->operands;
@@ -74,13 +65,10 @@ static choir_status_t infer(const norm_t* norm, const choir_record_t* record,
   }
   for (int32_t i = 1; i < record->src_count; ++i)
     CHOIR_TRY(need_source(norm->sources[i], &srcs[i], x));
-  for (int32_t i = 0; i < record->dst_count; ++i) {
-    const int32_t vector = i - norm->first_vector;
-    CHOIR_TRY(vector >= 0 && vector < norm->vectors
-                  ? choir__infer_shape(vectors_dtype(record), 1, &x->shape[1],
-                                       &dsts[i])
+  for (int32_t i = 0; i < record->dst_count; ++i)
+    CHOIR_TRY(i > 0 && i <= norm->vectors
+                  ? choir__infer_shape(srcs[1].dtype, 1, &x->shape[1], &dsts[i])
                   : choir__infer_like(x, &dsts[i]));
-  }
   return NULL;
 }
 
@@ -160,10 +148,9 @@ static choir_status_t forward(const norm_t* norm, const choir_record_t* record,
       variance = source(&task, VAR)[c];
     } else {
       moments(&task, c, x, &mean, &variance);
-      task.dense.dsts[norm->first_vector][c] = mean;
-      task.dense.dsts[norm->first_vector + 1][c] = variance;
+      task.dense.dsts[1][c] = mean;
+      task.dense.dsts[2][c] = variance;
     }
-    if (!source(&task, SCALE)) continue;
     const double factor =
         source(&task, SCALE)[c] / sqrt(variance + task.epsilon);
     for (int64_t i = 0; i < channel_count(&task); ++i) {
@@ -184,15 +171,14 @@ static void output_gradient(const task_t* task, int64_t c, double inverse) {
   const double *x = source(task, X), *y = source(task, Y),
                *dy2 = source(task, DY2);
   const double mean = source(task, MEAN)[c];
-  const double* scale = source(task, SCALE);
+  const double factor = source(task, SCALE)[c] * inverse;
   double* g = source(task, DY);
   for (int64_t i = 0; i < channel_count(task); ++i) {
     const int64_t at = place_of(task, c, i);
     if (dy2) g[at] += dy2[at];
     if (!task->norm->has_relu) continue;
     const double result =
-        y ? y[at]
-          : (x[at] - mean) * (scale[c] * inverse) + source(task, BIAS)[c];
+        y ? y[at] : (x[at] - mean) * factor + source(task, BIAS)[c];
     if (!(result > 0)) g[at] = 0;
   }
 }
@@ -218,16 +204,15 @@ static choir_status_t backward(const norm_t* norm, const choir_record_t* record,
       across += g[at];
       along += g[at] * (x[at] - mean) * inverse;
     }
-    for (int64_t i = 0; norm->first_vector > 0 && i < channel_count(&task);
-         ++i) {
+    for (int64_t i = 0; i < channel_count(&task); ++i) {
       const int64_t at = place_of(&task, c, i);
       const double normal = (x[at] - mean) * inverse;
       dsts[0][at] = source(&task, SCALE)[c] * inverse *
                     (g[at] - across / count - normal * along / count);
       if (record->dst_count > 3) dsts[3][at] = g[at];
     }
-    dsts[norm->first_vector][c] = along;
-    dsts[norm->first_vector + 1][c] = across;
+    dsts[1][c] = along;
+    dsts[2][c] = across;
   }
   return choir__dense_end(&task.dense, NULL);
 }
@@ -250,8 +235,6 @@ static choir_status_t backward(const norm_t* norm, const choir_record_t* record,
     B("2,3,2,3,2", "3"), NULL                                            \
   }
 
-#define NORM_X(x, c) x
-#define NORM_SUMS(x, c) NORM(x, c) ";" x
 #define NORM(x, c) x ";" c ";" c
 #define NORM_RESIDUAL(x, c) NORM(x, c) ";" x
 #define NORM_INFER(x, c) NORM(x, c) ";" c ";" c
@@ -282,10 +265,6 @@ static const choir_op_case_t infer_add_cases[] = {
     {NORM_INFER_ADD("3,64,5,5", "64", "1,64,1,1"), NULL},
     {NORM_INFER_ADD("0,3,4,4", "3", "1,3,1,1"), NULL},
     {NULL, NULL}};
-static const choir_op_case_t moments_cases[] = {CASES(NORM_X, NORM_X),
-                                                {NULL, NULL}};
-static const choir_op_case_t sums_cases[] = {CASES(NORM_SUMS, NORM_SUMS),
-                                             {NULL, NULL}};
 static const choir_op_case_t grad_cases[] = {CASES(NORM_GRAD, NORM_GRAD),
                                              {NULL, NULL}};
 static const choir_op_case_t relu_grad_cases[] = {
@@ -301,61 +280,54 @@ static const choir_field_t fields[] = {
 #define LIST(...) \
   { __VA_ARGS__ }
 // Sources 1 to last_vector are vectors.
-#define DEFINE(ENUM, id, first_, run, sources_, last_vector, least, most,  \
-               vectors_, results_, has_relu_, ...)                         \
-  static const norm_t id##_norm = {sources_, first_, vectors_, has_relu_}; \
-  static choir_status_t id##_infer(const choir_record_t* record,           \
-                                   choir_view_t* dsts) {                   \
-    return infer(&id##_norm, record, dsts);                                \
-  }                                                                        \
-  static choir_status_t id##_reference(const choir_record_t* record,       \
-                                       choir_stream_t* stream) {           \
-    return run(&id##_norm, record, stream);                                \
-  }                                                                        \
-  CHOIR_OP_DEFINE_BY(ENUM, id, least, most, results_, id##_infer,          \
-                     id##_reference, __VA_ARGS__,                          \
-                     CHOIR_OP_ATTRS(id, fields, "normalisation"),          \
-                     .wide_sources = (2u << (last_vector)) - 2u,           \
+#define DEFINE(ENUM, id, run, sources_, last_vector, least, most, vectors_, \
+               results_, has_relu_, ...)                                    \
+  static const norm_t id##_norm = {sources_, vectors_, has_relu_};          \
+  static choir_status_t id##_infer(const choir_record_t* record,            \
+                                   choir_view_t* dsts) {                    \
+    return infer(&id##_norm, record, dsts);                                 \
+  }                                                                         \
+  static choir_status_t id##_reference(const choir_record_t* record,        \
+                                       choir_stream_t* stream) {            \
+    return run(&id##_norm, record, stream);                                 \
+  }                                                                         \
+  CHOIR_OP_DEFINE_BY(ENUM, id, least, most, results_, id##_infer,           \
+                     id##_reference, __VA_ARGS__,                           \
+                     CHOIR_OP_ATTRS(id, fields, "normalisation"),           \
+                     .wide_sources = (2u << (last_vector)) - 2u,            \
                      .dtypes = CHOIR_DTYPES_FLOAT)
 
 CHOIR_OP_GRADIENT(batch_norm, BATCH_NORM_GRAD, 0, 1, ~1, ~2, CHOIR_DY);
-DEFINE(BATCH_NORM, batch_norm, 1, forward, LIST(X, SCALE, BIAS), 2, 3, 3, 2, 3,
+DEFINE(BATCH_NORM, batch_norm, forward, LIST(X, SCALE, BIAS), 2, 3, 3, 2, 3,
        false, "x, scale, bias -> normalised x, mean, biased variance",
        .tolerance = 1e-5, .cases = norm_cases);
-DEFINE(BATCH_NORM_RELU, batch_norm_relu, 1, forward,
+DEFINE(BATCH_NORM_RELU, batch_norm_relu, forward,
        LIST(X, SCALE, BIAS, RESIDUAL), 2, 3, 4, 2, 3, true,
        "x, scale, bias (, residual) -> relu(normalised x + residual), mean, "
        "biased variance",
        .tolerance = 1e-5, .cases = relu_cases);
-DEFINE(BATCH_NORM_INFER, batch_norm_infer, 1, forward,
+DEFINE(BATCH_NORM_INFER, batch_norm_infer, forward,
        LIST(X, SCALE, BIAS, MEAN, VAR), 4, 5, 5, 0, 1, false,
        "x, scale, bias, mean, var -> normalised x",
        .domains[4] = CHOIR_DOMAIN_POSITIVE, .tolerance = 1e-5,
        .cases = infer_cases);
-DEFINE(BATCH_NORM_MOMENTS, batch_norm_moments, 0, forward, LIST(X), 0, 1, 1, 2,
-       2, false, "x -> mean, biased variance", .tolerance = 1e-5,
-       .cases = moments_cases);
-DEFINE(BATCH_NORM_GRAD_SUMS, batch_norm_grad_sums, 0, backward,
-       LIST(X, MEAN, VAR, DY), 2, 4, 4, 2, 2, false,
-       "x, mean, var, dy -> dscale, dbias", .domains[2] = CHOIR_DOMAIN_POSITIVE,
-       .tolerance = 2e-5, .cases = sums_cases);
-DEFINE(BATCH_NORM_INFER_ADD, batch_norm_infer_add, 1, forward,
+DEFINE(BATCH_NORM_INFER_ADD, batch_norm_infer_add, forward,
        LIST(X, SCALE, BIAS, MEAN, VAR, RESIDUAL, FACTOR), 4, 7, 7, 0, 1, false,
        "x, scale, bias, mean, var, residual, factor -> normalised x + residual "
        "factor",
        .domains[4] = CHOIR_DOMAIN_POSITIVE, .tolerance = 1e-5,
        .cases = infer_add_cases);
-DEFINE(BATCH_NORM_GRAD, batch_norm_grad, 1, backward,
+DEFINE(BATCH_NORM_GRAD, batch_norm_grad, backward,
        LIST(X, SCALE, MEAN, VAR, DY), 3, 5, 5, 2, 3, false,
        "x, scale, mean, var, dy -> dx, dscale, dbias",
        .domains[3] = CHOIR_DOMAIN_POSITIVE, .tolerance = 2e-5,
        .cases = grad_cases);
-DEFINE(BATCH_NORM_RELU_GRAD, batch_norm_relu_grad, 1, backward,
+DEFINE(BATCH_NORM_RELU_GRAD, batch_norm_relu_grad, backward,
        LIST(X, SCALE, BIAS, MEAN, VAR, DY, DY2), 4, 6, 7, 2, 3, true,
        "x, scale, bias, mean, var, dy (, dy2) -> dx, dscale, dbias",
        .domains[4] = CHOIR_DOMAIN_POSITIVE, .tolerance = 2e-5,
        .cases = relu_grad_cases);
-DEFINE(BATCH_NORM_ADD_RELU_GRAD, batch_norm_add_relu_grad, 1, backward,
+DEFINE(BATCH_NORM_ADD_RELU_GRAD, batch_norm_add_relu_grad, backward,
        LIST(X, SCALE, MEAN, VAR, Y, DY, DY2), 3, 6, 7, 2, 4, true,
        "x, scale, mean, var, y, dy (, dy2) -> dx, dscale, dbias, dresidual",
        .domains[3] = CHOIR_DOMAIN_POSITIVE, .tolerance = 2e-5,

@@ -262,13 +262,13 @@ inline std::vector<choir_op_case_t> Cases(const choir_op_def_t* def) {
             {"128,32,9,9;32;32", nullptr},  {"5,48,7,13;48;48", nullptr},
             {"700,3;3;3", nullptr}};
       case CHOIR_OP_BATCH_NORM_MOMENTS:
-        return List{{"16,20,24,24", nullptr}, {"4,100,9,9", nullptr},
-                    {"64,500", nullptr},      {"3,64,5,5", nullptr},
-                    {"128,32,9,9", nullptr},  {"700,3", nullptr}};
-      case CHOIR_OP_BATCH_NORM_GRAD_SUMS:
-        return List{{"16,20,24,24;20;20;16,20,24,24", nullptr},
+        return List{{"16,20,24,24", "part=3"}, {"4,100,9,9", nullptr},
+                    {"64,500", "part=10"},     {"3,64,5,5", "part=1"},
+                    {"128,32,9,9", "part=50"}, {"700,3", nullptr}};
+      case CHOIR_OP_BATCH_NORM_SUMS:
+        return List{{"16,20,24,24;20;20;16,20,24,24", "part=3"},
                     {"4,100,9,9;100;100;4,100,9,9", nullptr},
-                    {"64,500;500;500;64,500", nullptr},
+                    {"64,500;500;500;64,500", "part=10"},
                     {"700,3;3;3;700,3", nullptr}};
       case CHOIR_OP_BATCH_NORM_INFER_ADD:
         return List{{"16,20,24,24;20;20;20;20;16,20,24,24;1,20,1,1", nullptr},

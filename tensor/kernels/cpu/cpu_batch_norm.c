@@ -88,6 +88,7 @@ typedef struct norm_s {
   pixels_t kept;
   choir_dtype_t dtype;  // of the images
   int64_t channels;
+  int64_t part;         // rows that are summed up by themselves; 0: all
   double* partials;     // (chunks, 2, channels)
   const float* centre;  // (channels)
   const float* factor;
@@ -123,13 +124,32 @@ CHOIR__ISA_SELECT(apply_rows, (const norm_t* norm, int64_t begin, int64_t end),
 CHOIR__ISA_SELECT(grad_rows, (const norm_t* norm, int64_t begin, int64_t end),
                   (norm, begin, end))
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Rows of a part of the samples, parts, and chunks of a part, the last of which
+// may be short or empty.
+static int64_t part_rows(const norm_t* norm) {
+  return norm->part > 0 ? norm->part : norm->x.count;
+}
+static int64_t part_count(const norm_t* norm) {
+  return (norm->x.count + part_rows(norm) - 1) / part_rows(norm);
+}
+static int64_t part_chunks(const norm_t* norm) {
+  return (least(part_rows(norm), norm->x.count) + CHUNK - 1) / CHUNK;
+}
+static int64_t chunk_count(const norm_t* norm) {
+  return norm->x.count > 0 ? part_count(norm) * part_chunks(norm) : 0;
+}
+
 // Chunks begin .. end - 1.
 static void sum_chunks(const norm_t* norm, int64_t begin, int64_t end,
                        void (*sum)(const norm_t*, int64_t, int64_t, double*)) {
+  const int64_t chunks = part_chunks(norm);
   for (int64_t i = begin; i < end; i++) {
-    const int64_t from = i * CHUNK;
-    const int64_t left = norm->x.count - from;
-    sum(norm, from, from + (left < CHUNK ? left : CHUNK),
+    const int64_t first = i / chunks * part_rows(norm);
+    const int64_t stop = least(first + part_rows(norm), norm->x.count);
+    const int64_t from = least(first + i % chunks * CHUNK, stop);
+    sum(norm, from, least(from + CHUNK, stop),
         norm->partials + i * 2 * norm->channels);
   }
 }
@@ -140,18 +160,18 @@ static void gradients_range(void* context, int64_t begin, int64_t end) {
   sum_chunks(context, begin, end, sum_gradients);
 }
 
-static int64_t chunk_count(const norm_t* norm) {
-  return (norm->x.count + CHUNK - 1) / CHUNK;
-}
-
-// Fills partials and adds them up into the first chunk's.
+// Fills partials and adds them up, those of part i at 2 i channels.
 static void sum_all(norm_t* norm, int32_t threads,
                     void (*range)(void* context, int64_t begin, int64_t end)) {
-  const int64_t chunks = chunk_count(norm);
-  choir__cpu_parallel(threads, chunks, 1, range, norm);
-  for (int64_t i = 1; i < chunks; i++)
-    for (int64_t c = 0; c < 2 * norm->channels; c++)
-      norm->partials[c] += norm->partials[i * 2 * norm->channels + c];
+  const int64_t chunks = part_chunks(norm), width = 2 * norm->channels;
+  choir__cpu_parallel(threads, chunk_count(norm), 1, range, norm);
+  for (int64_t i = 0; i < part_count(norm); i++) {
+    const double* from = norm->partials + i * chunks * width;
+    double* to = norm->partials + i * width;
+    for (int64_t c = 0; c < width; c++) to[c] = from[c];
+    for (int64_t k = 1; k < chunks; k++)
+      for (int64_t c = 0; c < width; c++) to[c] += from[k * width + c];
+  }
 }
 
 static int64_t element_bytes(const norm_t* norm) {
@@ -248,14 +268,15 @@ static bool batch_norm_supports(const choir_record_t* record) {
          dense_vector(choir_record_dst(record, 2));
 }
 
-static void find_moments(norm_t* norm, int32_t threads, float* mean,
-                         float* var) {
-  const double count = (double)norm->x.count;
-  sum_all(norm, threads, moments_range);
+// Of part i; partials has its sums.
+static void put_moments(const norm_t* norm, int64_t i, float* mean,
+                        float* var) {
+  const double* sums = norm->partials + i * 2 * norm->channels;
+  const double count =
+      (double)least(part_rows(norm), norm->x.count - i * part_rows(norm));
   for (int64_t c = 0; c < norm->channels; c++) {
-    const double average = norm->partials[c] / count;
-    const double squares =
-        norm->partials[norm->channels + c] - norm->partials[c] * average;
+    const double average = sums[c] / count;
+    const double squares = sums[norm->channels + c] - sums[c] * average;
     mean[c] = (float)average;
     // What is lost in the difference may leave a negative number. A NaN stays.
     var[c] = (float)(squares < 0 ? 0 : squares / count);
@@ -279,7 +300,8 @@ static choir_status_t normalise(const choir_record_t* record,
     norm.residual = take_pixels(choir_record_src(record, 3));
   float* factor;
   CHOIR_TRY(take_scratch(stream, &norm, 1, record->kernel->name, &factor));
-  find_moments(&norm, threads, mean, var);
+  sum_all(&norm, threads, moments_range);
+  put_moments(&norm, 0, mean, var);
   for (int64_t c = 0; c < norm.channels; c++)
     factor[c] = factor_of(scale[c], var[c], attrs->epsilon);
   norm.centre = mean;
@@ -304,24 +326,42 @@ static choir_status_t batch_norm_relu_run(const choir_record_t* record,
 CHOIR__CPU_OP_KERNEL(BATCH_NORM_RELU, batch_norm_relu, "cpu",
                      batch_norm_relu_run, batch_norm_supports)
 
-// ---- batch_norm_moments: x -> mean, var ----
+// ---- batch_norm_moments: x -> mean, var of parts ----
+
+// Rows of vectors.
+static bool vector_rows(const choir_view_t* view) {
+  return view->dtype == CHOIR_DTYPE_F32 && view->ndim == 2 &&
+         (view->strides[1] == 1 || view->shape[1] == 1);
+}
+static float* vector_at(const choir_view_t* rows, int64_t i) {
+  return choir__view_f32(rows) + i * rows->strides[0];
+}
+
+// Of an image, the rows of so many samples.
+static int64_t rows_of(const choir_view_t* x, int64_t samples) {
+  return choir_view_count(x) / x->shape[0] / x->shape[1] * samples;
+}
 
 static bool batch_norm_moments_supports(const choir_record_t* record) {
   return !record->accumulate && is_image(choir_record_src(record, 0), record) &&
-         dense_vector(choir_record_dst(record, 0)) &&
-         dense_vector(choir_record_dst(record, 1));
+         vector_rows(choir_record_dst(record, 0)) &&
+         vector_rows(choir_record_dst(record, 1));
 }
 
 static choir_status_t batch_norm_moments_run(const choir_record_t* record,
                                              choir_stream_t* stream) {
-  norm_t norm = {.x = take_pixels(choir_record_src(record, 0)),
-                 .dtype = choir_record_src(record, 0)->dtype,
-                 .channels = choir_record_src(record, 0)->shape[1]};
+  const choir_batch_norm_moments_attrs_t* attrs = record->attrs;
+  const choir_view_t* x = choir_record_src(record, 0);
+  norm_t norm = {.x = take_pixels(x),
+                 .dtype = x->dtype,
+                 .channels = x->shape[1],
+                 .part = rows_of(x, least(attrs->part, x->shape[0]))};
   float* none;
   CHOIR_TRY(take_scratch(stream, &norm, 0, record->kernel->name, &none));
-  find_moments(&norm, choir__cpu_threads(stream),
-               choir__view_f32(choir_record_dst(record, 0)),
-               choir__view_f32(choir_record_dst(record, 1)));
+  sum_all(&norm, choir__cpu_threads(stream), moments_range);
+  for (int64_t i = 0; i < part_count(&norm); i++)
+    put_moments(&norm, i, vector_at(choir_record_dst(record, 0), i),
+                vector_at(choir_record_dst(record, 1), i));
   give_scratch(stream, &norm, 0);
   return NULL;
 }
@@ -392,7 +432,7 @@ CHOIR__CPU_OP_KERNEL(BATCH_NORM_INFER_ADD, batch_norm_infer_add, "cpu",
 // batch_norm_relu_grad:     x, scale, bias, mean, var, dy (, dy2)
 // batch_norm_add_relu_grad: x, scale, mean, var, y, dy (, dy2)
 //
-// batch_norm_grad_sums: x, mean, var, dy -> dscale, dbias
+// batch_norm_sums: x, mean, var, dy -> dscale, dbias of parts
 
 // Source 0 and those from `first_image` on are images, the others vectors.
 static bool gradient_supports(const choir_record_t* record,
@@ -411,12 +451,14 @@ static bool gradient_supports(const choir_record_t* record,
   return true;
 }
 
-static void put_sums(const norm_t* norm, const float* var, double epsilon,
-                     float* dscale, float* dbias) {
+// Of part i; partials has its sums.
+static void put_sums(const norm_t* norm, int64_t i, const float* var,
+                     double epsilon, float* dscale, float* dbias) {
+  const double* sums = norm->partials + i * 2 * norm->channels;
   for (int64_t c = 0; c < norm->channels; c++) {
     const double inverse = 1 / sqrt((double)var[c] + epsilon);
-    const double along = norm->partials[norm->channels + c] * inverse;
-    const double across = norm->partials[c];
+    const double along = sums[norm->channels + c] * inverse;
+    const double across = sums[c];
     dscale[c] = (float)(norm->accumulate ? (double)dscale[c] + along : along);
     dbias[c] = (float)(norm->accumulate ? (double)dbias[c] + across : across);
   }
@@ -446,7 +488,7 @@ static choir_status_t differentiate(const choir_record_t* record,
     factor[c] = factor_of(scale[c], var[c], attrs->epsilon);
   norm->factor = factor;
   sum_all(norm, threads, gradients_range);
-  put_sums(norm, var, attrs->epsilon, dscale, dbias);
+  put_sums(norm, 0, var, attrs->epsilon, dscale, dbias);
   for (int64_t c = 0; c < norm->channels; c++) {
     const double inverse = 1 / sqrt((double)var[c] + attrs->epsilon);
     const double along = norm->partials[norm->channels + c] * inverse;
@@ -480,35 +522,38 @@ static choir_status_t batch_norm_grad_run(const choir_record_t* record,
 CHOIR__CPU_OP_KERNEL(BATCH_NORM_GRAD, batch_norm_grad, "cpu",
                      batch_norm_grad_run, batch_norm_grad_supports)
 
-static bool batch_norm_grad_sums_supports(const choir_record_t* record) {
+static bool batch_norm_sums_supports(const choir_record_t* record) {
   return !record->accumulate && is_image(choir_record_src(record, 0), record) &&
          is_image(choir_record_src(record, 3), record) &&
          dense_vector(choir_record_src(record, 1)) &&
          dense_vector(choir_record_src(record, 2)) &&
-         dense_vector(choir_record_dst(record, 0)) &&
-         dense_vector(choir_record_dst(record, 1));
+         vector_rows(choir_record_dst(record, 0)) &&
+         vector_rows(choir_record_dst(record, 1));
 }
 
-static choir_status_t batch_norm_grad_sums_run(const choir_record_t* record,
-                                               choir_stream_t* stream) {
-  const choir_batch_norm_attrs_t* attrs = record->attrs;
-  norm_t norm = {.x = take_pixels(choir_record_src(record, 0)),
+static choir_status_t batch_norm_sums_run(const choir_record_t* record,
+                                          choir_stream_t* stream) {
+  const choir_batch_norm_sums_attrs_t* attrs = record->attrs;
+  const choir_view_t* x = choir_record_src(record, 0);
+  norm_t norm = {.x = take_pixels(x),
                  .centre = choir__view_f32(choir_record_src(record, 1)),
                  .dy = take_pixels(choir_record_src(record, 3)),
                  .masking = MASK_NONE,
-                 .dtype = choir_record_src(record, 0)->dtype,
-                 .channels = choir_record_src(record, 0)->shape[1]};
+                 .dtype = x->dtype,
+                 .channels = x->shape[1],
+                 .part = rows_of(x, least(attrs->part, x->shape[0]))};
   float* none;
   CHOIR_TRY(take_scratch(stream, &norm, 0, record->kernel->name, &none));
   sum_all(&norm, choir__cpu_threads(stream), gradients_range);
-  put_sums(&norm, choir__view_f32(choir_record_src(record, 2)), attrs->epsilon,
-           choir__view_f32(choir_record_dst(record, 0)),
-           choir__view_f32(choir_record_dst(record, 1)));
+  for (int64_t i = 0; i < part_count(&norm); i++)
+    put_sums(&norm, i, choir__view_f32(choir_record_src(record, 2)),
+             attrs->epsilon, vector_at(choir_record_dst(record, 0), i),
+             vector_at(choir_record_dst(record, 1), i));
   give_scratch(stream, &norm, 0);
   return NULL;
 }
-CHOIR__CPU_OP_KERNEL(BATCH_NORM_GRAD_SUMS, batch_norm_grad_sums, "cpu",
-                     batch_norm_grad_sums_run, batch_norm_grad_sums_supports)
+CHOIR__CPU_OP_KERNEL(BATCH_NORM_SUMS, batch_norm_sums, "cpu",
+                     batch_norm_sums_run, batch_norm_sums_supports)
 
 static bool batch_norm_relu_grad_supports(const choir_record_t* record) {
   return !record->accumulate && gradient_supports(record, 5);

@@ -41,16 +41,20 @@ static float* result(const choir_record_t* record, int32_t index) {
              : NULL;
 }
 
-static choir__cuda_batch_norm_t start(const choir_record_t* record) {
+static double epsilon_of(const choir_record_t* record) {
+  return ((const choir_batch_norm_attrs_t*)record->attrs)->epsilon;
+}
+
+static choir__cuda_batch_norm_t start(const choir_record_t* record,
+                                      double epsilon) {
   const choir_view_t* x = choir_record_src(record, 0);
-  const choir_batch_norm_attrs_t* attrs = record->attrs;
   choir__cuda_batch_norm_t params = {
       .x = choir__cuda_data(x),
       .scale = source(record, 1),
       .y = result(record, 0),
       .first = result(record, 1),
       .second = result(record, 2),
-      .epsilon = (float)attrs->epsilon,
+      .epsilon = (float)epsilon,
       .channels = (uint32_t)x->shape[1],
       .rows = (uint32_t)(choir_view_count(x) / x->shape[1]),
       .accumulate = record->accumulate};
@@ -88,12 +92,11 @@ static choir_status_t launch_elements(choir_stream_t* stream,
       stream, by_groups ? &forms->grouped : &forms->one, threads, params);
 }
 
-// Two sums of each channel, what follows from them, and the elements.
-static choir_status_t launch_all(choir_stream_t* stream,
-                                 const choir_cuda_kernel_t* sums,
-                                 const choir_cuda_kernel_t* channels,
-                                 const forms_t* elements,
-                                 choir__cuda_batch_norm_t* params) {
+// Two sums of each channel, and what follows from them.
+static choir_status_t launch_sums(choir_stream_t* stream,
+                                  const choir_cuda_kernel_t* sums,
+                                  const choir_cuda_kernel_t* channels,
+                                  choir__cuda_batch_norm_t* params) {
   const size_t parts = (size_t)params->chunks * params->channels * 2;
   void* scratch = NULL;
   CHOIR_TRY(choir__cuda_scratch(
@@ -104,8 +107,17 @@ static choir_status_t launch_all(choir_stream_t* stream,
   params->moments = (float*)(params->parts + parts);
   CHOIR_TRY(choir__cuda_launch(stream, sums, params->chunks * params->stripes,
                                CHOIR__CUDA_THREADS, params));
-  CHOIR_TRY(choir__cuda_launch(stream, channels, params->stripes,
-                               CHOIR__CUDA_THREADS, params));
+  return choir__cuda_launch(stream, channels, params->stripes,
+                            CHOIR__CUDA_THREADS, params);
+}
+
+// And the elements.
+static choir_status_t launch_all(choir_stream_t* stream,
+                                 const choir_cuda_kernel_t* sums,
+                                 const choir_cuda_kernel_t* channels,
+                                 const forms_t* elements,
+                                 choir__cuda_batch_norm_t* params) {
+  CHOIR_TRY(launch_sums(stream, sums, channels, params));
   return launch_elements(stream, elements, params);
 }
 
@@ -135,7 +147,7 @@ FORMS(batch_norm_add_relu_grad)
 
 static choir_status_t forward(const choir_record_t* record,
                               choir_stream_t* stream, const forms_t* elements) {
-  choir__cuda_batch_norm_t params = start(record);
+  choir__cuda_batch_norm_t params = start(record, epsilon_of(record));
   params.bias = source(record, 2);
   params.residual = source(record, 3);
   return launch_all(stream, &batch_norm_sums_kernel, &batch_norm_moments_kernel,
@@ -152,11 +164,41 @@ static choir_status_t batch_norm_relu_run(const choir_record_t* record,
 
 static choir_status_t batch_norm_infer_run(const choir_record_t* record,
                                            choir_stream_t* stream) {
-  choir__cuda_batch_norm_t params = start(record);
+  choir__cuda_batch_norm_t params = start(record, epsilon_of(record));
   params.bias = source(record, 2);
   params.mean = source(record, 3);
   params.variance = source(record, 4);
   return launch_elements(stream, &batch_norm_infer_forms, &params);
+}
+
+// ---- Sums alone, of all samples ----
+
+// Results are rows of vectors; here one.
+static bool sums_supports(const choir_record_t* record) {
+  return supports(record) && choir_record_dst(record, 0)->shape[0] == 1;
+}
+
+static choir_status_t batch_norm_moments_run(const choir_record_t* record,
+                                             choir_stream_t* stream) {
+  choir__cuda_batch_norm_t params = start(record, 0);
+  params.first = result(record, 0);
+  params.second = result(record, 1);
+  return launch_sums(stream, &batch_norm_sums_kernel,
+                     &batch_norm_moments_kernel, &params);
+}
+
+// x, mean, variance, dy
+static choir_status_t batch_norm_sums_run(const choir_record_t* record,
+                                          choir_stream_t* stream) {
+  const choir_batch_norm_sums_attrs_t* attrs = record->attrs;
+  choir__cuda_batch_norm_t params = start(record, attrs->epsilon);
+  params.first = result(record, 0);
+  params.second = result(record, 1);
+  params.mean = source(record, 1);
+  params.variance = source(record, 2);
+  params.dy = source(record, 3);
+  return launch_sums(stream, &batch_norm_grad_sums_kernel,
+                     &batch_norm_gradients_kernel, &params);
 }
 
 // ---- Gradients: dx, dscale, dbias (, dresidual) ----
@@ -164,7 +206,7 @@ static choir_status_t batch_norm_infer_run(const choir_record_t* record,
 // x, scale, mean, variance, dy
 static choir_status_t batch_norm_grad_run(const choir_record_t* record,
                                           choir_stream_t* stream) {
-  choir__cuda_batch_norm_t params = start(record);
+  choir__cuda_batch_norm_t params = start(record, epsilon_of(record));
   params.mean = source(record, 2);
   params.variance = source(record, 3);
   params.dy = source(record, 4);
@@ -176,7 +218,7 @@ static choir_status_t batch_norm_grad_run(const choir_record_t* record,
 // x, scale, bias, mean, variance, dy (, dy2)
 static choir_status_t batch_norm_relu_grad_run(const choir_record_t* record,
                                                choir_stream_t* stream) {
-  choir__cuda_batch_norm_t params = start(record);
+  choir__cuda_batch_norm_t params = start(record, epsilon_of(record));
   params.bias = source(record, 2);
   params.mean = source(record, 3);
   params.variance = source(record, 4);
@@ -190,7 +232,7 @@ static choir_status_t batch_norm_relu_grad_run(const choir_record_t* record,
 // x, scale, mean, variance, y, dy (, dy2)
 static choir_status_t batch_norm_add_relu_grad_run(const choir_record_t* record,
                                                    choir_stream_t* stream) {
-  choir__cuda_batch_norm_t params = start(record);
+  choir__cuda_batch_norm_t params = start(record, epsilon_of(record));
   params.mean = source(record, 2);
   params.variance = source(record, 3);
   params.residual = source(record, 4);
@@ -206,6 +248,10 @@ static choir_status_t batch_norm_add_relu_grad_run(const choir_record_t* record,
   CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, supports)
 KERNEL(BATCH_NORM, batch_norm)
 KERNEL(BATCH_NORM_INFER, batch_norm_infer)
+CHOIR__CUDA_OP_KERNEL(BATCH_NORM_MOMENTS, batch_norm_moments, "cuda",
+                      batch_norm_moments_run, sums_supports)
+CHOIR__CUDA_OP_KERNEL(BATCH_NORM_SUMS, batch_norm_sums, "cuda",
+                      batch_norm_sums_run, sums_supports)
 KERNEL(BATCH_NORM_RELU, batch_norm_relu)
 KERNEL(BATCH_NORM_GRAD, batch_norm_grad)
 KERNEL(BATCH_NORM_RELU_GRAD, batch_norm_relu_grad)
