@@ -6,6 +6,7 @@ made of the logs and traces of runs, and ONNX files.
     python -m choir -np 4 train.py --epochs 2
     python -m choir report run.jsonl -o report.html
     python -m choir compare a.trace b.trace
+    python -m choir sha256 model.ckpt
     python -m choir onnx model.onnx --describe
 
 -np starts the script that often, with the interpreter and the options that the
@@ -29,7 +30,16 @@ import threading
 from ctypes import byref, c_char_p, c_int32
 
 import choir
-from choir import _compare, _find, _onnx_command, _raw, _report, device, opt
+from choir import (
+    _compare,
+    _find,
+    _onnx_command,
+    _raw,
+    _report,
+    _sha256,
+    device,
+    opt,
+)
 from choir._calls import check, lib
 from choir._lib import LaunchConfig, LaunchReport
 
@@ -40,6 +50,7 @@ _COMMANDS = {
     "compare": _compare.main,
     "onnx": _onnx_command.main,
     "report": _report.main,
+    "sha256": _sha256.main,
 }
 
 
@@ -52,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         "--log-json wrote (report --help). python -m choir compare A B: where "
         "two runs part, by what they wrote with --trace-digests (compare "
         "--help). python -m choir onnx MODEL: what an ONNX file holds and "
-        "computes (onnx --help).",
+        "computes (onnx --help). python -m choir sha256 FILE...: a hash of the "
+        "weights in a checkpoint.",
     )
     parser.add_argument(
         "-cb",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m choir: what it prints, what it starts, how it ends."""
 
+import hashlib
 import os
 import platform
 import re
@@ -12,8 +13,10 @@ import time
 import unittest
 import uuid
 
+import numpy as np
+
 import choir
-from choir import _raw, device, opt
+from choir import _checkpoint, _raw, device, opt, tensor
 from choir._calls import lib
 
 ENVIRONMENT = {
@@ -346,6 +349,27 @@ class Main(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         # Their lines can end up on one.
         self.assertEqual(done.stdout.count(platform.platform()), 2, done.stdout)
+
+    def test_sha256(self):
+        arrays = {
+            "b.W": np.arange(6, dtype=np.float32).reshape(2, 3) / 7,
+            "a.b": np.float32([-0.0, 1e30]),
+            "a.count": np.int32([5, -1]),
+            "b.W/velocity": np.float32([9]),
+        }
+        file = os.path.join(self.folder, "weights")
+        _checkpoint.save(
+            file, {n: tensor.from_numpy(a) for n, a in arrays.items()}, {}
+        )
+        want = b"".join(arrays[n].tobytes() for n in ("a.b", "a.count", "b.W"))
+        nothing = os.path.join(self.folder, "nothing")
+        done = self.choir("sha256", nothing, file)
+        self.assertEqual(
+            done.stdout, f"{hashlib.sha256(want).hexdigest()}  {file}\n"
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"'{nothing}': No such file", done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1)
 
     def test_wrong_usage(self):
         for arguments, text in [
