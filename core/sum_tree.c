@@ -69,10 +69,11 @@ void choir__sum_tree_add_up(const choir__sum_term_t* terms, int32_t count,
   const float* row[HEIGHT];
   for (int64_t at = 0; at < elements; at += STRIP) {
     const int64_t width = elements - at < STRIP ? elements - at : STRIP;
-    int32_t height = 0;
-    for (int32_t k = 0; k < count; k++) {
+    row[0] = terms[0].at + at;
+    int32_t height = 1;
+    for (int32_t k = 1; k < count; k++) {
       row[height++] = terms[k].at + at;
-      for (int32_t n = terms[k].sums; n > 0; n--) {
+      for (int32_t n = terms[k].sums; n > 0 && height > 1; n--) {
         height--;
         add(sums[height - 1], row[height - 1], row[height], width);
         row[height - 1] = sums[height - 1];

@@ -18,7 +18,8 @@ class PublishedHashesTest(harness.ProgramTest):
         with open(PAGE, encoding="utf-8") as page:
             rows = ROW.findall(page.read())
         self.assertEqual(
-            [program for program, _, _ in rows], ["mnist_dist", "cifar", "gpt_dist"]
+            [program for program, _, _ in rows],
+            ["mnist_dist", "cifar", "gpt_dist"],
         )
         for program, flags, want in rows:
             with self.subTest(program):
