@@ -131,3 +131,23 @@ choir_status_t choir__agree_on_outcome(choir_comm_t* comm, const char* call,
   return choir__comm_refuse(comm, CHOIR_COLLECTIVE_BARRIER,
                             &(choir_collective_t){.name = call}, status);
 }
+
+choir_status_t choir__agree_on_leaves(choir_comm_t* comm,
+                                      const choir__leaves_t* leaves) {
+  const choir__leaves_t own = leaves[choir_comm_rank(comm)];
+  int64_t next = 0;
+  for (int32_t r = 0; r < choir_comm_size(comm); next = leaves[r++].end)
+    if (leaves[r].all != own.all || leaves[r].first != next)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "dist_opt: %s has micro-shards %lld to %lld "
+                         "of %lld; needs those from "
+                         "%lld on, of %lld",
+                         choir_comm_peer(comm, r), (long long)leaves[r].first,
+                         (long long)leaves[r].end - 1, (long long)leaves[r].all,
+                         (long long)next, (long long)own.all);
+  if (next == own.all) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "dist_opt: all ranks have %lld micro-shards; the step "
+                     "has %lld",
+                     (long long)next, (long long)own.all);
+}

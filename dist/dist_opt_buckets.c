@@ -138,6 +138,7 @@ void choir__buckets_drop(choir_dist_opt_t* dist) {
     choir__passes_destroy(dist->allocator, dist->buckets[b].passes);
     choir_buffer_release(dist->buckets[b].buffer);
     choir_buffer_release(dist->buckets[b].values);
+    choir_buffer_release(dist->buckets[b].second);
     choir_event_release(dist->buckets[b].ready);
   }
   choir_deallocate(dist->allocator, dist->buckets,

@@ -2,6 +2,7 @@
 #ifndef CHOIR_DIST_DIST_OPT_INTERNAL_H_
 #define CHOIR_DIST_DIST_OPT_INTERNAL_H_
 
+#include "core/sum_tree_backend.h"
 #include "dist/dist_opt.h"
 #include "dist/strategies/strategy_internal.h"
 
@@ -48,6 +49,11 @@ choir_status_t choir__agree_on_model(const choir__agreement_t* mine);
 // `status`, or what was heard.
 choir_status_t choir__agree_on_outcome(choir_comm_t* comm, const char* call,
                                        choir_status_t status);
+
+// Local: INVALID_ARGUMENT where the micro-shards of all ranks, [size], are not
+// one after the other those of a step.
+choir_status_t choir__agree_on_leaves(choir_comm_t* comm,
+                                      const choir__leaves_t* leaves);
 
 // dist_opt_passes.c
 // What one bucket keeps between the passes of a step; destroy it also after a

@@ -3,7 +3,6 @@
 #define CHOIR_DIST_DIST_OPT_PARTS_INTERNAL_H_
 
 #include "core/profile.h"
-#include "core/sum_tree_backend.h"
 #include "core/trace.h"
 #include "dist/dist_opt_internal.h"
 #include "model/updater_backend.h"
@@ -18,6 +17,9 @@ extern "C" {
 typedef struct choir__bucket_s {
   choir_buffer_t* buffer;  // gradients
   choir_buffer_t* values;  // parameters, in the same places; NULL: elsewhere
+  // Gradients of this rank's second node of a sum over micro-shards, which
+  // others see; NULL: they do not.
+  choir_buffer_t* second;
   choir_dtype_t dtype;
   int64_t count;  // elements
   int64_t part;   // of a rank: count / ranks, rounded up to cache lines; both
@@ -133,10 +135,9 @@ choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
 choir_status_t choir__sums_submit(choir__sums_t* sums, const choir_step_t* step,
                                   int32_t bucket, choir_stream_t* stream);
 void choir__sums_destroy(choir__sums_t* sums);
-// INVALID_ARGUMENT where those of all ranks are not one after the other those
-// of a step.
-choir_status_t choir__leaves_check(choir_comm_t* comm,
-                                   const choir__leaves_t* leaves);
+// Whether all ranks' nodes of this step are in memory that others see, who add
+// them up there: those records do nothing.
+void choir__sums_set_seen(choir__sums_t* sums, bool are_seen);
 
 // dist_opt_states.c
 // Attaches the optimizer, with states as the strategy of dist needs them, or
@@ -160,13 +161,6 @@ void choir__shards_drop_plan(choir__shards_t* shards);
 // Whether gradients are combined by choir__shards_update; else by
 // choir__shards_reduce of each bucket, in place of the strategy's exchange.
 bool choir__shards_reduce_late(const choir__shards_t* shards);
-// Memory for the second nodes that ranks have of a bucket's sum over
-// micro-shards, which others see; lent. NULL: there is none.
-choir_buffer_t* choir__shards_second(const choir__shards_t* shards,
-                                     int32_t bucket);
-// Whether all ranks' nodes of this step are in memory that others see; they are
-// added up by choir__shards_update, in place of choir__sums_submit's exchange.
-bool choir__shards_see_nodes(const choir__shards_t* shards);
 choir_status_t choir__shards_reduce(const choir__shards_t* shards,
                                     int32_t index, choir_stream_t* stream);
 // After the gradients: updates, and gives ranks what others have updated.

@@ -53,12 +53,10 @@ struct choir__peers_s {
   choir_comm_t* comm;
   int32_t size;
   int32_t bucket_count;
-  void** grads;   // [bucket_count][size]
-  void** values;  // [bucket_count][size]
-  // Of reproducible devices, else NULL: see choir__shards_second.
-  choir_buffer_t** second;  // [bucket_count]
-  void** seconds;           // [bucket_count][size]
-  void** states;            // [size]
+  void** grads;    // [bucket_count][size]
+  void** values;   // [bucket_count][size]
+  void** seconds;  // [bucket_count][size]; NULL: buckets have none
+  void** states;   // [size]
   uint64_t id;
   head_t* head;  // of this rank's states; NULL: there are none yet
   int32_t threads;
@@ -98,10 +96,6 @@ static size_t terms_bytes(const choir__peers_t* peers) {
          sizeof(choir__sum_term_t);
 }
 
-static size_t buffers_bytes(const choir__peers_t* peers) {
-  return (size_t)peers->bucket_count * sizeof(choir_buffer_t*);
-}
-
 static choir_status_t make_lists(choir__peers_t* peers) {
   const size_t size = (size_t)peers->size;
   CHOIR_TRY(allocate(peers, places_bytes(peers), &peers->grads));
@@ -114,45 +108,47 @@ static choir_status_t make_lists(choir__peers_t* peers) {
   return allocate(peers, sources_bytes(peers), &peers->sources);
 }
 
-// Where all ranks' second nodes will be.
-static choir_status_t make_seconds(choir__peers_t* peers,
-                                   const choir_dist_opt_t* dist) {
-  CHOIR_TRY(allocate(peers, buffers_bytes(peers), &peers->second));
-  CHOIR_TRY(allocate(peers, places_bytes(peers), &peers->seconds));
-  for (int32_t b = 0; b < peers->bucket_count; ++b)
-    CHOIR_TRY(choir_comm_buffer_create(
-        peers->comm, dist->device,
-        (size_t)peers->size * (size_t)dist->buckets[b].part * sizeof(float),
-        &peers->second[b]));
-  bool seen = false;
-  CHOIR_TRY(choir__comm_shared_look(
-      peers->comm, peers->second, peers->bucket_count, peers->seconds, &seen));
-  if (seen) return NULL;
-  return CHOIR_ERROR(INTERNAL,
-                     "dist_opt: gradients are seen by peers, those of second "
-                     "nodes are not");
-}
-
-// Where all ranks' gradients, or parameters, are.
+// Where all ranks' gradients, parameters or second nodes are.
+typedef enum what_e { GRADS, VALUES, SECONDS } what_t;
 static choir_status_t look_at_buckets(const choir__peers_t* peers,
-                                      const choir_dist_opt_t* dist,
-                                      bool at_values, void** out_places,
-                                      bool* out_seen) {
-  const size_t bytes = buffers_bytes(peers);
+                                      const choir_dist_opt_t* dist, what_t what,
+                                      void** out_places, bool* out_seen) {
+  const size_t bytes = (size_t)peers->bucket_count * sizeof(choir_buffer_t*);
   choir_buffer_t** buffers = NULL;
   CHOIR_TRY(allocate(peers, bytes, &buffers));
-  for (int32_t b = 0; b < peers->bucket_count; ++b)
-    buffers[b] = at_values ? dist->buckets[b].values : dist->buckets[b].buffer;
+  for (int32_t b = 0; b < peers->bucket_count; ++b) {
+    const choir__bucket_t* bucket = &dist->buckets[b];
+    buffers[b] = what == GRADS    ? bucket->buffer
+                 : what == VALUES ? bucket->values
+                                  : bucket->second;
+  }
   choir_status_t status = choir__comm_shared_look(
       peers->comm, buffers, peers->bucket_count, out_places, out_seen);
   choir_deallocate(peers->allocator, buffers, bytes);
   return status;
 }
 
+// Where all ranks' second nodes will be.
+static choir_status_t make_seconds(choir__peers_t* peers,
+                                   const choir_dist_opt_t* dist) {
+  CHOIR_TRY(allocate(peers, places_bytes(peers), &peers->seconds));
+  for (int32_t b = 0; b < peers->bucket_count; ++b)
+    CHOIR_TRY(choir_comm_buffer_create(
+        peers->comm, dist->device,
+        (size_t)peers->size * (size_t)dist->buckets[b].part * sizeof(float),
+        &dist->buckets[b].second));
+  bool seen = false;
+  CHOIR_TRY(look_at_buckets(peers, dist, SECONDS, peers->seconds, &seen));
+  if (seen) return NULL;
+  return CHOIR_ERROR(INTERNAL,
+                     "dist_opt: gradients are seen by peers, those of second "
+                     "nodes are not");
+}
+
 static choir_status_t fill(choir__peers_t* peers, const choir_dist_opt_t* dist,
                            bool* out_seen) {
   CHOIR_TRY(make_lists(peers));
-  CHOIR_TRY(look_at_buckets(peers, dist, false, peers->grads, out_seen));
+  CHOIR_TRY(look_at_buckets(peers, dist, GRADS, peers->grads, out_seen));
   if (!*out_seen) return NULL;
   if (choir_device_is_reproducible(dist->device))
     CHOIR_TRY(make_seconds(peers, dist));
@@ -203,7 +199,8 @@ choir_status_t choir__peers_look(choir__peers_t* peers,
   bool seen = false;
   CHOIR_TRY(choir__comm_shared_look(peers->comm, &shards->states, 1,
                                     peers->states, &seen));
-  if (seen) CHOIR_TRY(look_at_buckets(peers, dist, true, peers->values, &seen));
+  if (seen)
+    CHOIR_TRY(look_at_buckets(peers, dist, VALUES, peers->values, &seen));
   if (seen) return NULL;
   return CHOIR_ERROR(INTERNAL,
                      "dist_opt: gradients are seen by peers, parameters and "
@@ -220,9 +217,6 @@ void choir__peers_destroy(choir__peers_t* peers) {
   choir_deallocate(allocator, peers->grads, places_bytes(peers));
   choir_deallocate(allocator, peers->values, places_bytes(peers));
   choir_deallocate(allocator, peers->states, size * sizeof(void*));
-  for (int32_t b = 0; peers->second && b < peers->bucket_count; ++b)
-    choir_buffer_release(peers->second[b]);
-  choir_deallocate(allocator, peers->second, buffers_bytes(peers));
   choir_deallocate(allocator, peers->seconds, places_bytes(peers));
   choir_deallocate(allocator, peers->all, size * sizeof(share_t));
   choir_deallocate(allocator, peers->weights, size * sizeof(float));
@@ -238,15 +232,6 @@ int64_t choir__peers_stretch(const choir__peers_t* peers) {
 
 choir_buffer_t* choir__peers_averages(const choir__peers_t* peers) {
   return peers->averages;
-}
-
-choir_buffer_t* choir__peers_second(const choir__peers_t* peers,
-                                    int32_t bucket) {
-  return peers->second ? peers->second[bucket] : NULL;
-}
-
-bool choir__peers_see_nodes(const choir__peers_t* peers) {
-  return peers->node_count > 0;
 }
 
 choir_status_t choir__peers_states_of(const choir__shards_t* shards,
@@ -302,7 +287,7 @@ static choir_status_t order_nodes(choir__peers_t* peers) {
   const size_t bytes = (size_t)peers->size * sizeof(*leaves);
   CHOIR_TRY(allocate(peers, bytes, &leaves));
   for (int32_t r = 0; r < peers->size; ++r) leaves[r] = peers->all[r].leaves;
-  choir_status_t status = choir__leaves_check(peers->comm, leaves);
+  choir_status_t status = choir__agree_on_leaves(peers->comm, leaves);
   choir_deallocate(peers->allocator, leaves, bytes);
   CHOIR_TRY(status);
   choir__sum_tree_t tree = {.leaves = peers->own.leaves.all};
@@ -324,9 +309,12 @@ static choir_status_t run_weigh(const choir_record_t* record,
                                 choir_stream_t* stream) {
   choir__peers_t* peers = shards_of(record)->peers;
   (void)stream;
-  if (peers->second) {
+  if (peers->seconds) {
     choir_status_t status = order_nodes(peers);
     if (status) return choir__status_mark_shared(status, peers->comm);
+    if (peers->own.leaves.all > 0)
+      choir__sums_set_seen(shards_of(record)->dist->sums,
+                           peers->node_count > 0);
   }
   double sum = 0;
   for (int32_t r = 0; r < peers->size; ++r)

@@ -271,15 +271,6 @@ bool choir__shards_reduce_late(const choir__shards_t* shards) {
   return shards->peers && averages(shards);
 }
 
-choir_buffer_t* choir__shards_second(const choir__shards_t* shards,
-                                     int32_t bucket) {
-  return shards->peers ? choir__peers_second(shards->peers, bucket) : NULL;
-}
-
-bool choir__shards_see_nodes(const choir__shards_t* shards) {
-  return shards->peers && choir__peers_see_nodes(shards->peers);
-}
-
 choir_status_t choir__shards_reduce(const choir__shards_t* shards,
                                     int32_t index, choir_stream_t* stream) {
   const choir_strategy_t* strategy = shards->dist->strategy;

@@ -52,16 +52,11 @@ void choir__peers_destroy(choir__peers_t* peers);
 int64_t choir__peers_stretch(const choir__peers_t* peers);
 // Where the average of a shard's gradients is, if it is apart.
 choir_buffer_t* choir__peers_averages(const choir__peers_t* peers);
-// See choir__shards_second, choir__shards_see_nodes.
-choir_buffer_t* choir__peers_second(const choir__peers_t* peers,
-                                    int32_t bucket);
-bool choir__peers_see_nodes(const choir__peers_t* peers);
 // Records of a step: waits until all have their gradients, and tells them of
 // how many samples, and of which micro-shards; averages this rank's part of
 // them, where it lies, or adds up its nodes, for all where clipping looks at
-// the whole sum; updates
-// that part, from there or, is_apart, from each shard's average, which it makes
-// before; waits until all have.
+// the whole sum; updates that part, from there or, is_apart, from each shard's
+// average, which it makes before; waits until all have.
 choir_status_t choir__peers_open(choir__shards_t* shards,
                                  const choir_step_values_t* values,
                                  choir_stream_t* stream);

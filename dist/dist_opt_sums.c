@@ -38,6 +38,7 @@ struct choir__sums_s {
   int64_t* splits;           // [2][ranks]: what is given to each, what came
   choir__leaves_t* leaves;   // [ranks]
   choir__sum_term_t* terms;  // [ranks][1 + MOST_PARTS]
+  bool are_seen;             // see choir__sums_set_seen
 };
 
 static size_t tensors_bytes(const choir_dist_opt_t* dist) {
@@ -161,11 +162,8 @@ static choir_status_t make_part(choir__sums_t* sums) {
                          (size_t)dist->buckets[b].part * sizeof(float);
     choir_buffer_t** buffer = &sums->buffers[b * MOST_PARTS + part];
     if (*buffer) continue;  // of an attempt before
-    choir_buffer_t* seen = part == 0 && dist->shards
-                               ? choir__shards_second(dist->shards, b)
-                               : NULL;
-    if (seen)
-      choir_buffer_retain(*buffer = seen);
+    if (part == 0 && dist->buckets[b].second)
+      choir_buffer_retain(*buffer = dist->buckets[b].second);
     else
       CHOIR_TRY(make_buffer(dist, bytes, buffer));
   }
@@ -264,26 +262,6 @@ static int64_t pack(const sum_attrs_t* attrs, int32_t nodes) {
   return to - start;
 }
 
-choir_status_t choir__leaves_check(choir_comm_t* comm,
-                                   const choir__leaves_t* leaves) {
-  const choir__leaves_t own = leaves[choir_comm_rank(comm)];
-  int64_t next = 0;
-  for (int32_t r = 0; r < choir_comm_size(comm); next = leaves[r++].end)
-    if (leaves[r].all != own.all || leaves[r].first != next)
-      return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "dist_opt: %s has micro-shards %lld to %lld "
-                         "of %lld; needs those from "
-                         "%lld on, of %lld",
-                         choir_comm_peer(comm, r), (long long)leaves[r].first,
-                         (long long)leaves[r].end - 1, (long long)leaves[r].all,
-                         (long long)next, (long long)own.all);
-  if (next == own.all) return NULL;
-  return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "dist_opt: all ranks have %lld micro-shards; the step "
-                     "has %lld",
-                     (long long)next, (long long)own.all);
-}
-
 static choir_status_t sum(const sum_attrs_t* attrs, const int64_t* counts) {
   const choir__sums_t* sums = attrs->sums;
   const choir_dist_opt_t* dist = sums->dist;
@@ -292,7 +270,7 @@ static choir_status_t sum(const sum_attrs_t* attrs, const int64_t* counts) {
   const float* from = sums->received.data;
   for (int32_t r = 0; r < size; from += counts[r++])
     memcpy(&sums->leaves[r], from, sizeof(sums->leaves[r]));
-  CHOIR_TRY(choir__leaves_check(dist->comm, sums->leaves));
+  CHOIR_TRY(choir__agree_on_leaves(dist->comm, sums->leaves));
   choir__sum_tree_t tree = {.leaves = attrs->leaves.all};
   int32_t count = 0;
   from = sums->received.data;
@@ -317,7 +295,7 @@ static choir_status_t run_sum(const choir_record_t* record,
   const choir_dist_opt_t* dist = sums->dist;
   const choir__bucket_t* bucket = &dist->buckets[attrs->bucket];
   (void)stream;
-  if (dist->uses_shards && choir__shards_see_nodes(dist->shards)) return NULL;
+  if (dist->uses_shards && sums->are_seen) return NULL;
   const int32_t size = choir_comm_size(dist->comm);
   const choir__leaves_t* leaves = &attrs->leaves;
   const int32_t nodes =
@@ -353,6 +331,10 @@ static choir_status_t run_sum(const choir_record_t* record,
       .name = bucket->name};
   choir__comm_set_step(&gather, &attrs->values);
   return choir_comm_run(dist->comm, &gather);
+}
+
+void choir__sums_set_seen(choir__sums_t* sums, bool are_seen) {
+  sums->are_seen = are_seen;
 }
 
 static void sum_at_step(void* attrs, const choir_step_values_t* values) {
