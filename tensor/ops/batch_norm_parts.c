@@ -12,8 +12,9 @@ typedef struct parts_s {
 } parts_t;
 
 static parts_t parts_of(const choir_view_t* x, int64_t part) {
-  parts_t parts = {.samples = x->shape[0],
-                   .part = part > 0 ? part : x->shape[0],
+  const int64_t samples = x->shape[0];
+  parts_t parts = {.samples = samples,
+                   .part = part > 0 && part < samples ? part : samples,
                    .channels = x->shape[1],
                    .image = 1};
   parts.count = (parts.samples + parts.part - 1) / parts.part;
