@@ -210,6 +210,7 @@ void choir_scope_backward(choir_scope_t* scope, choir_var_t* loss,
                           const choir_backward_options_t* options) {
   if (scope->error) return;
   if (loss == &scope->failed) loss = NULL;
+  scope->part_levels = options ? options->part_levels : 0;
   const bool is_phase = !options || !options->is_part_of_forward;
   if (is_phase)
     choir_scope_fail(scope,

@@ -399,6 +399,17 @@ choir_status_t choir__micro_shards_pass(choir_grad_t* grad, int32_t src,
 
 // ---- Nodes ----
 
+// Of the sum's tree, what a gradient has of this rank's micro-shards. Those of
+// inputs have no more than one part.
+static int32_t part_levels_of(const choir_scope_t* scope,
+                              const choir_param_t* param) {
+  return param ? scope->part_levels : 0;
+}
+static choir__sum_tree_t parts_of(const choir_scope_t* scope, int32_t levels) {
+  return choir__sum_tree_of(scope->leaf_total, scope->first_leaf,
+                            scope->first_leaf + scope->leaf_count, levels);
+}
+
 // Gradients of parameters with no other use that one op sums up over rows: the
 // rule runs once for each node of the sum that this rank has, of all of its
 // micro-shards, and the op sums up in segments.
@@ -464,9 +475,7 @@ static bool has_nodes(const choir_tape_entry_t* entry) {
 
 static choir_status_t run_nodes(choir_scope_t* scope, const visit_t* visit,
                                 run_t run) {
-  const choir__sum_tree_t tree =
-      choir__sum_tree_of(scope->leaf_total, scope->first_leaf,
-                         scope->first_leaf + scope->leaf_count);
+  const choir__sum_tree_t tree = parts_of(scope, scope->part_levels);
   const int64_t size = scope->step.micro_shard;
   choir_status_t status = NULL;
   scope->turn = CHOIR__TURN_NODE;
@@ -564,10 +573,7 @@ typedef struct row_s {
 static choir_status_t find_places(const choir_scope_t* scope,
                                   const choir_var_t* var, row_t* row) {
   const choir_param_t* param = var->param;
-  const int32_t parts =
-      choir__sum_tree_of(scope->leaf_total, scope->first_leaf,
-                         scope->first_leaf + scope->leaf_count)
-          .count;
+  const int32_t parts = parts_of(scope, part_levels_of(scope, param)).count;
   const int32_t most = 1 + (param ? param->grad_part_count : 0);
   if (parts > most)
     return CHOIR_ERROR(
@@ -601,7 +607,8 @@ static choir_status_t add_last(choir_scope_t* scope, row_t* row) {
 
 static choir_status_t add_leaves(choir_scope_t* scope, choir_var_t* var,
                                  row_t* row) {
-  choir__sum_tree_t tree = {.leaves = scope->leaf_total};
+  choir__sum_tree_t tree = {.leaves = scope->leaf_total,
+                            .levels = part_levels_of(scope, var->param)};
   for (int64_t i = 0; i < scope->leaf_count; ++i) {
     if (!var->leaves[i].grad)
       return CHOIR_ERROR(INTERNAL, "micro-shard %lld gave no gradient",

@@ -270,6 +270,10 @@ typedef struct choir_backward_options_s {
   // It is a part of another scope's forward: profiles do not take it for the
   // step's backward, and a recorded step does not need this scope any more.
   bool is_part_of_forward;
+  // With micro-shards: parts of a parameter's gradient are nodes of levels 0 ..
+  // part_levels - 1 of the sum's tree, and who combines gradients adds up what
+  // is above; 0: of any level.
+  int32_t part_levels;
 } choir_backward_options_t;
 
 // Gradients of `loss` (one element, see start) with respect to all parameters

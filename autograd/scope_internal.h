@@ -83,6 +83,7 @@ struct choir_scope_s {
   // This rank's micro-shards first_leaf .. first_leaf + leaf_count - 1 of the
   // step's leaf_total; leaf_count 0: there are none.
   int64_t first_leaf, leaf_count, leaf_total;
+  int32_t part_levels;  // see choir_backward_options_t
   choir__turn_t turn;
   int64_t leaf;                        // of the turn, from 0
   int64_t part_first, part_count;      // samples of the turn, from 0

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/sum_tree_backend.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -33,27 +32,52 @@ static bool is_alone(const choir__sum_tree_t* tree, choir__node_t node) {
          node.index >= (tree->leaves - 1) >> node.level;
 }
 
-int32_t choir__sum_tree_push(choir__sum_tree_t* tree, choir__node_t node) {
-  int32_t sums = 0;
-  for (;;) {
-    while (is_alone(tree, node))
-      node = (choir__node_t){node.level + 1, node.index / 2};
-    const choir__node_t* last =
-        tree->count > 0 ? &tree->nodes[tree->count - 1] : NULL;
-    if (!last || node.index % 2 == 0 || last->level != node.level ||
-        last->index != node.index - 1)
-      break;
-    node = (choir__node_t){node.level + 1, node.index / 2};
-    tree->count--;
-    sums++;
-  }
-  tree->nodes[tree->count++] = node;
-  return sums;
+int32_t choir__half_level(int64_t leaves) {
+  int32_t level = 0;
+  while (leaves > (int64_t)CHOIR__HALF_NODES << level) level++;
+  return level;
 }
 
-choir__sum_tree_t choir__sum_tree_of(int64_t leaves, int64_t first,
-                                     int64_t end) {
-  choir__sum_tree_t tree = {.leaves = leaves};
+// Whether the node and the tree's last make one.
+static bool has_neighbour(const choir__sum_tree_t* tree, choir__node_t node) {
+  const choir__node_t* last =
+      tree->count > 0 ? &tree->nodes[tree->count - 1] : NULL;
+  return last && node.index % 2 == 1 && last->level == node.level &&
+         last->index == node.index - 1 &&
+         (tree->levels == 0 || node.level + 1 < tree->levels);
+}
+
+// exact: how many of the node and its sums are below `level`.
+static int32_t push(choir__sum_tree_t* tree, choir__node_t node, int32_t level,
+                    int32_t* exact) {
+  for (int32_t sums = 0;; sums++) {
+    while (is_alone(tree, node))
+      node = (choir__node_t){node.level + 1, node.index / 2};
+    *exact += node.level < level;
+    if (!has_neighbour(tree, node)) {
+      tree->nodes[tree->count++] = node;
+      return sums;
+    }
+    node = (choir__node_t){node.level + 1, node.index / 2};
+    tree->count--;
+  }
+}
+
+int32_t choir__sum_tree_push(choir__sum_tree_t* tree, choir__node_t node) {
+  int32_t exact = 0;
+  return push(tree, node, 0, &exact);
+}
+
+choir__sum_term_t choir__sum_tree_term(choir__sum_tree_t* tree,
+                                       choir__node_t node, const void* at) {
+  choir__sum_term_t term = {.at = at};
+  term.sums = push(tree, node, choir__half_level(tree->leaves), &term.exact);
+  return term;
+}
+
+choir__sum_tree_t choir__sum_tree_of(int64_t leaves, int64_t first, int64_t end,
+                                     int32_t levels) {
+  choir__sum_tree_t tree = {.leaves = leaves, .levels = levels};
   for (int64_t i = first; i < end; i++)
     (void)choir__sum_tree_push(&tree, (choir__node_t){0, i});
   return tree;
@@ -63,20 +87,44 @@ static void add(float* to, const float* a, const float* b, int64_t count) {
   for (int64_t i = 0; i < count; i++) to[i] = a[i] + b[i];
 }
 
+static void round_all(const choir__halves_t* halves, const float* from,
+                      float* to, int64_t count) {
+  uint16_t strip[STRIP];
+  halves->encode(halves->self, from, count, strip);
+  halves->decode(halves->self, strip, count, to);
+}
+
+// A term's elements, from `at` on, in f32 and rounded where it is.
+static const float* open_term(const choir__sum_term_t* term,
+                              const choir__halves_t* halves, int64_t at,
+                              float* strip, int64_t count) {
+  const float* from = (const float*)term->at + at;
+  if (halves && term->is_half)
+    halves->decode(halves->self, (const uint16_t*)term->at + at, count, strip);
+  else if (halves && term->exact == 0)
+    round_all(halves, from, strip, count);
+  else
+    return from;
+  return strip;
+}
+
 void choir__sum_tree_add_up(const choir__sum_term_t* terms, int32_t count,
-                            float* dst, int64_t elements) {
+                            const choir__halves_t* halves, float* dst,
+                            int64_t elements) {
   float sums[HEIGHT][STRIP];
   const float* row[HEIGHT];
   for (int64_t at = 0; at < elements; at += STRIP) {
     const int64_t width = elements - at < STRIP ? elements - at : STRIP;
-    row[0] = terms[0].at + at;
-    int32_t height = 1;
-    for (int32_t k = 1; k < count; k++) {
-      row[height++] = terms[k].at + at;
-      for (int32_t n = terms[k].sums; n > 0 && height > 1; n--) {
+    int32_t height = 0;
+    for (int32_t k = 0; k < count; k++) {
+      row[height] = open_term(&terms[k], halves, at, sums[height], width);
+      height++;
+      for (int32_t n = 1; n <= terms[k].sums && height > 1; n++) {
         height--;
-        add(sums[height - 1], row[height - 1], row[height], width);
-        row[height - 1] = sums[height - 1];
+        float* sum = sums[height - 1];
+        add(sum, row[height - 1], row[height], width);
+        if (halves && n >= terms[k].exact) round_all(halves, sum, sum, width);
+        row[height - 1] = sum;
       }
     }
     memmove(dst + at, row[0], (size_t)width * sizeof(float));

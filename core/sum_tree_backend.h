@@ -2,6 +2,7 @@
 #ifndef CHOIR_CORE_SUM_TREE_BACKEND_H_
 #define CHOIR_CORE_SUM_TREE_BACKEND_H_
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -30,6 +31,10 @@ extern "C" {
 // What is left, tree.count nodes, is what a rank with these leaves gives to
 // others: at most 2 log2 of them, one where they are all or a subtree.
 //
+// Where sums travel with 16 bits, the nodes of one level and of all above are
+// rounded: of the lowest that has at most CHOIR__HALF_NODES. The level follows
+// from the leaves alone, and what a rank has of a node below it stays f32.
+//
 // Threads: plain values.
 
 // Micro-shards, the leaves of a step: those of all ranks, and which of them a
@@ -49,31 +54,53 @@ typedef struct choir__node_s {
   int64_t index;
 } choir__node_t;
 
-enum { CHOIR__SUM_TREE_NODES = 128 };
+enum { CHOIR__SUM_TREE_NODES = 128, CHOIR__HALF_NODES = 8 };
 
 typedef struct choir__sum_tree_s {
   int64_t leaves;  // of the whole step
+  // Of nodes that sums make: those of levels 0 .. levels - 1; 0: all.
+  int32_t levels;
   int32_t count;
   choir__node_t nodes[CHOIR__SUM_TREE_NODES];
 } choir__sum_tree_t;
 
 // Appends a node. How often the last two are to be added up.
 int32_t choir__sum_tree_push(choir__sum_tree_t* tree, choir__node_t node);
-// Of a step's leaves, the nodes that leaves first .. end - 1 become.
-choir__sum_tree_t choir__sum_tree_of(int64_t leaves, int64_t first,
-                                     int64_t end);
+// Of a step's leaves, the nodes that leaves first .. end - 1 become; levels: as
+// the tree's.
+choir__sum_tree_t choir__sum_tree_of(int64_t leaves, int64_t first, int64_t end,
+                                     int32_t levels);
+// The level from which on nodes are rounded.
+int32_t choir__half_level(int64_t leaves);
 
 // A node as it was appended: its elements, and how often the last two are to be
 // added up then.
 typedef struct choir__sum_term_s {
-  const float* at;
+  const void* at;  // f32, or 16 bits
   int32_t sums;
+  // For rounded sums: how many of the node and of those `sums` are below the
+  // level, and stay f32; whether the node's elements have 16 bits.
+  int32_t exact;
+  bool is_half;
 } choir__sum_term_t;
 
-// dst = the root's `elements`, of all nodes of a step in their order, at least
-// one; dst may be a node's place. Any thread.
+// Appends a node to the tree: its term, in f32.
+choir__sum_term_t choir__sum_tree_term(choir__sum_tree_t* tree,
+                                       choir__node_t node, const void* at);
+
+// How 16-bit elements are made, and read.
+typedef struct choir__halves_s {
+  void (*encode)(void* self, const float* src, int64_t count, uint16_t* dst);
+  void (*decode)(void* self, const uint16_t* src, int64_t count, float* dst);
+  void* self;
+} choir__halves_t;
+
+// dst = `elements` of one node, of all nodes that become it in their order, at
+// least one; dst may be a node's place of f32. halves: of rounded sums; NULL:
+// none are. Any thread.
 void choir__sum_tree_add_up(const choir__sum_term_t* terms, int32_t count,
-                            float* dst, int64_t elements);
+                            const choir__halves_t* halves, float* dst,
+                            int64_t elements);
 
 #ifdef __cplusplus
 }

@@ -295,7 +295,7 @@ static choir_status_t order_nodes(choir__peers_t* peers) {
   for (int32_t r = 0; r < peers->size; ++r) {
     const choir__leaves_t* of = &peers->all[r].leaves;
     const choir__sum_tree_t own =
-        choir__sum_tree_of(of->all, of->first, of->end);
+        choir__sum_tree_of(of->all, of->first, of->end, 0);
     if (own.count > NODES) return NULL;
     for (int32_t k = 0; k < own.count; ++k)
       peers->nodes[count++] =
@@ -436,10 +436,11 @@ static void add_up_part(const work_t* work, int64_t index) {
   for (int32_t k = 0; k < peers->node_count; ++k) {
     const node_t* node = &peers->nodes[k];
     terms[k] = (choir__sum_term_t){
-        grads_in(peers, node->rank, node->number, shard) + begin, node->sums};
+        .at = grads_in(peers, node->rank, node->number, shard) + begin,
+        .sums = node->sums};
   }
   float* sum = grads_in(peers, rank, 0, shard) + begin;
-  choir__sum_tree_add_up(terms, peers->node_count, sum, count);
+  choir__sum_tree_add_up(terms, peers->node_count, NULL, sum, count);
   for (int32_t r = 0; work->is_for_all && r < peers->size; ++r)
     if (r != rank)
       memcpy(grads_in(peers, r, 0, shard) + begin, sum,

@@ -239,10 +239,12 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
                             .batch_number = step->batch_number};
   choir_optimizer_begin_step(dist->optimizer, step->step);
   dist->compute = choir_scope_stream(scope);
-  const choir_backward_options_t backward = {.params = dist->params->params,
-                                             .param_count = dist->params->count,
-                                             .on_grad = on_grad,
-                                             .self = dist};
+  const choir_backward_options_t backward = {
+      .params = dist->params->params,
+      .param_count = dist->params->count,
+      .on_grad = on_grad,
+      .self = dist,
+      .part_levels = choir__sums_part_levels(dist, step)};
   choir_scope_backward(scope, loss, &backward);
   if (choir_scope_is_ok(scope)) choir_scope_fail(scope, start_rest(dist));
   if (!choir_scope_is_ok(scope)) return;

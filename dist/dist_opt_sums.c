@@ -5,6 +5,8 @@
 // elements that are of another's part of a bucket to that rank, which adds up
 // what the tree says, and then all get the sums, where not this rank alone
 // updates its part: where a rank has one node, the bytes of an all-reduce.
+// Where gradients travel with 16 bits, a rank's parts are no nodes above the
+// level from which on sums are rounded, and become those here.
 #include <string.h>
 
 #include "dist/comm_shared_def.h"
@@ -13,8 +15,9 @@
 enum {
   // In front of what a rank gives to another: floats of a cache line.
   HEAD = 16,
-  // Of a rank, beside the first: 2 log2 of 2^32 micro-shards.
-  MOST_PARTS = 64,
+  // Of a rank, beside the first: 2 log2 of 2^32 micro-shards, and those that
+  // are rounded.
+  MOST_PARTS = 64 + CHOIR__HALF_NODES,
 };
 
 static choir__leaves_t leaves_of(const choir_step_t* step) {
@@ -92,10 +95,11 @@ static choir_status_t check(const choir_dist_opt_t* dist) {
     return CHOIR_ERROR(UNIMPLEMENTED,
                        "dist_opt: micro-shards on %s; needs a CPU",
                        choir_device_name(dist->device));
-  if (!dist->strategy->def->is_average)
+  if (!dist->strategy->def->is_average && !dist->strategy->def->encode)
     return CHOIR_ERROR(UNIMPLEMENTED,
                        "dist_opt: micro-shards with dist_option %s, whose "
-                       "result follows from the number of workers; needs fp32",
+                       "result follows from the number of workers; needs "
+                       "fp32, fp16 or bf16",
                        choir_strategy_def_option(dist->strategy->def));
   if (dist->config.backward_passes_per_step > 1)
     return CHOIR_ERROR(UNIMPLEMENTED,
@@ -179,6 +183,17 @@ static choir_status_t make_part(choir__sums_t* sums) {
   return NULL;
 }
 
+static bool is_half(const choir_dist_opt_t* dist) {
+  return !dist->strategy->def->is_average;
+}
+
+int32_t choir__sums_part_levels(const choir_dist_opt_t* dist,
+                                const choir_step_t* step) {
+  return dist->has_sums && is_half(dist)
+             ? choir__half_level(leaves_of(step).all) + 1
+             : 0;
+}
+
 choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
                                    const choir_step_t* step) {
   dist->has_sums = step->micro_shard > 0;
@@ -192,8 +207,10 @@ choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
   }
   choir__sums_t* sums = dist->sums;
   const choir__leaves_t leaves = leaves_of(step);
-  const int32_t parts =
-      choir__sum_tree_of(leaves.all, leaves.first, leaves.end).count - 1;
+  const int32_t parts = choir__sum_tree_of(leaves.all, leaves.first, leaves.end,
+                                           choir__sums_part_levels(dist, step))
+                            .count -
+                        1;
   if (parts > MOST_PARTS)
     return CHOIR_ERROR(OUT_OF_RANGE, "dist_opt: %lld micro-shards in a step",
                        (long long)leaves.all);
@@ -213,9 +230,30 @@ typedef struct sum_attrs_s {
   choir__sums_t* sums;
   int64_t bucket;
   int64_t gathers;  // whether all ranks get the whole sum
+  int64_t is_half;  // nodes from the tree's half level on have 16 bits
   choir__leaves_t leaves;
   choir_step_values_t values;
 } sum_attrs_t;
+
+// The strategy's 16 bits. self: the attributes.
+static void encode(void* self, const float* src, int64_t count, uint16_t* dst) {
+  const sum_attrs_t* attrs = self;
+  choir_strategy_t* strategy = attrs->sums->dist->strategy;
+  strategy->def->encode(strategy, (int32_t)attrs->bucket, &attrs->values, src,
+                        count, dst);
+}
+static void decode(void* self, const uint16_t* src, int64_t count, float* dst) {
+  const choir_strategy_t* strategy =
+      ((const sum_attrs_t*)self)->sums->dist->strategy;
+  strategy->def->decode(strategy, src, count, dst);
+}
+
+static void add_up(const sum_attrs_t* attrs, const choir__sum_term_t* terms,
+                   int32_t count, float* dst, int64_t elements) {
+  const choir__halves_t halves = {encode, decode, (void*)attrs};
+  choir__sum_tree_add_up(terms, count, attrs->is_half ? &halves : NULL, dst,
+                         elements);
+}
 
 static float* elements_of(const choir__sums_t* sums, int32_t bucket,
                           int32_t part) {
@@ -243,21 +281,67 @@ static choir_status_t make_room(const choir_dist_opt_t* dist, room_t* room,
   return NULL;
 }
 
+// The nodes of the sum that a rank has.
+static choir__sum_tree_t nodes_of(const choir__leaves_t* leaves) {
+  return choir__sum_tree_of(leaves->all, leaves->first, leaves->end, 0);
+}
+
+static bool travels_half(const sum_attrs_t* attrs, choir__node_t node) {
+  return attrs->is_half && node.level >= choir__half_level(attrs->leaves.all);
+}
+
+// Of a node's elements of one rank's part, in a message.
+static int64_t floats_of(const sum_attrs_t* attrs, choir__node_t node) {
+  const int64_t part = attrs->sums->dist->buckets[attrs->bucket].part;
+  return travels_half(attrs, node) ? part / 2 : part;
+}
+
+// What backward left of a rounded sum becomes this rank's nodes, in the first
+// places: each of one part or of some that follow one another.
+static void add_up_parts(const sum_attrs_t* attrs) {
+  const choir__sums_t* sums = attrs->sums;
+  const choir_dist_opt_t* dist = sums->dist;
+  const int32_t bucket = (int32_t)attrs->bucket;
+  const choir__leaves_t* leaves = &attrs->leaves;
+  const choir__sum_tree_t parts =
+      choir__sum_tree_of(leaves->all, leaves->first, leaves->end,
+                         choir__half_level(leaves->all) + 1);
+  choir__sum_tree_t tree = {.leaves = leaves->all};
+  int32_t first[CHOIR__SUM_TREE_NODES];  // part of each node
+  for (int32_t k = 0; k < parts.count; ++k) {
+    first[tree.count] = k;
+    sums->terms[k] = choir__sum_tree_term(&tree, parts.nodes[k],
+                                          elements_of(sums, bucket, k));
+  }
+  for (int32_t n = 0; n < tree.count; ++n) {
+    const int32_t end = n + 1 < tree.count ? first[n + 1] : parts.count;
+    add_up(attrs, &sums->terms[first[n]], end - first[n],
+           elements_of(sums, bucket, n),
+           choir_comm_size(dist->comm) * dist->buckets[bucket].part);
+  }
+}
+
 // One rank's message after the other: head, and of each node its elements of
 // that rank's part.
-static int64_t pack(const sum_attrs_t* attrs, int32_t nodes) {
+static int64_t pack(const sum_attrs_t* attrs, const choir__sum_tree_t* own) {
   const choir__sums_t* sums = attrs->sums;
   const int32_t bucket = (int32_t)attrs->bucket;
   const int64_t part = sums->dist->buckets[bucket].part;
   float* to = sums->sent.data;
   float* const start = to;
   for (int32_t r = 0; r < choir_comm_size(sums->dist->comm); ++r) {
+    const float* const message = to;
     memcpy(to, &attrs->leaves, sizeof(attrs->leaves));
     to += HEAD;
-    for (int32_t k = 0; k < nodes; ++k, to += part)
-      memcpy(to, elements_of(sums, bucket, k) + r * part,
-             (size_t)part * sizeof(float));
-    sums->splits[r] = HEAD + nodes * part;
+    for (int32_t k = 0; k < own->count; ++k) {
+      const float* from = elements_of(sums, bucket, k) + r * part;
+      if (travels_half(attrs, own->nodes[k]))
+        encode((void*)attrs, from, part, (uint16_t*)(void*)to);
+      else
+        memcpy(to, from, (size_t)part * sizeof(float));
+      to += floats_of(attrs, own->nodes[k]);
+    }
+    sums->splits[r] = to - message;
   }
   return to - start;
 }
@@ -267,24 +351,53 @@ static choir_status_t sum(const sum_attrs_t* attrs, const int64_t* counts) {
   const choir_dist_opt_t* dist = sums->dist;
   const int64_t part = dist->buckets[attrs->bucket].part;
   const int32_t size = choir_comm_size(dist->comm);
-  const float* from = sums->received.data;
-  for (int32_t r = 0; r < size; from += counts[r++])
-    memcpy(&sums->leaves[r], from, sizeof(sums->leaves[r]));
+  const float* message = sums->received.data;
+  for (int32_t r = 0; r < size; message += counts[r++])
+    memcpy(&sums->leaves[r], message, sizeof(sums->leaves[r]));
   CHOIR_TRY(choir__agree_on_leaves(dist->comm, sums->leaves));
   choir__sum_tree_t tree = {.leaves = attrs->leaves.all};
   int32_t count = 0;
-  from = sums->received.data;
-  for (int32_t r = 0; r < size; from += counts[r++]) {
-    const choir__sum_tree_t own = choir__sum_tree_of(
-        tree.leaves, sums->leaves[r].first, sums->leaves[r].end);
-    for (int32_t k = 0; k < own.count; ++k)
-      sums->terms[count++] = (choir__sum_term_t){
-          from + HEAD + k * part, choir__sum_tree_push(&tree, own.nodes[k])};
+  message = sums->received.data;
+  for (int32_t r = 0; r < size; message += counts[r++]) {
+    const choir__sum_tree_t own = nodes_of(&sums->leaves[r]);
+    const float* from = message + HEAD;
+    for (int32_t k = 0; k < own.count; ++k) {
+      choir__sum_term_t* term = &sums->terms[count++];
+      *term = choir__sum_tree_term(&tree, own.nodes[k], from);
+      term->is_half = travels_half(attrs, own.nodes[k]);
+      from += floats_of(attrs, own.nodes[k]);
+    }
   }
-  choir__sum_tree_add_up(sums->terms, count,
-                         elements_of(sums, (int32_t)attrs->bucket, 0) +
-                             choir_comm_rank(dist->comm) * part,
-                         part);
+  add_up(attrs, sums->terms, count,
+         elements_of(sums, (int32_t)attrs->bucket, 0) +
+             choir_comm_rank(dist->comm) * part,
+         part);
+  return NULL;
+}
+
+// All ranks get all of the sum: as it is, or with 16 bits.
+static choir_status_t gather(const sum_attrs_t* attrs) {
+  const choir__sums_t* sums = attrs->sums;
+  const choir_dist_opt_t* dist = sums->dist;
+  const choir__bucket_t* bucket = &dist->buckets[attrs->bucket];
+  float* grads = elements_of(sums, (int32_t)attrs->bucket, 0);
+  const float* own = grads + choir_comm_rank(dist->comm) * bucket->part;
+  const bool half = attrs->is_half != 0;
+  choir_collective_t all = {.kind = CHOIR_COLLECTIVE_ALL_GATHER,
+                            .dtype = CHOIR_DTYPE_F32,
+                            .count = half ? bucket->part / 2 : bucket->part,
+                            .src = half ? sums->sent.data : own,
+                            .dst = half ? sums->received.data : grads,
+                            .weight = 1,
+                            .in_host_memory = true,
+                            .name = bucket->name};
+  choir__comm_set_step(&all, &attrs->values);
+  if (half)
+    encode((void*)attrs, own, bucket->part, (uint16_t*)(void*)sums->sent.data);
+  CHOIR_TRY(choir_comm_run(dist->comm, &all));
+  if (half)
+    decode((void*)attrs, (const uint16_t*)(const void*)sums->received.data,
+           choir_comm_size(dist->comm) * bucket->part, grads);
   return NULL;
 }
 
@@ -295,18 +408,21 @@ static choir_status_t run_sum(const choir_record_t* record,
   const choir_dist_opt_t* dist = sums->dist;
   const choir__bucket_t* bucket = &dist->buckets[attrs->bucket];
   (void)stream;
-  if (dist->uses_shards && sums->are_seen) return NULL;
+  if (attrs->is_half)
+    add_up_parts(attrs);
+  else if (dist->uses_shards && sums->are_seen)
+    return NULL;
   const int32_t size = choir_comm_size(dist->comm);
-  const choir__leaves_t* leaves = &attrs->leaves;
-  const int32_t nodes =
-      choir__sum_tree_of(leaves->all, leaves->first, leaves->end).count;
+  if (size == 1) return NULL;
+  const choir__sum_tree_t own = nodes_of(&attrs->leaves);
   const int64_t capacity =
-      size * (HEAD + most_nodes(leaves->all) * bucket->part);
-  CHOIR_TRY(make_room(dist, &sums->sent, size * (HEAD + nodes * bucket->part)));
+      size * (HEAD + most_nodes(attrs->leaves.all) * bucket->part);
+  CHOIR_TRY(
+      make_room(dist, &sums->sent, size * (HEAD + own.count * bucket->part)));
   CHOIR_TRY(make_room(dist, &sums->received, capacity));
   choir_collective_t exchange = {.kind = CHOIR_COLLECTIVE_ALL_TO_ALL_V,
                                  .dtype = CHOIR_DTYPE_F32,
-                                 .count = pack(attrs, nodes),
+                                 .count = pack(attrs, &own),
                                  .src = sums->sent.data,
                                  .dst = sums->received.data,
                                  .weight = 1,
@@ -318,19 +434,7 @@ static choir_status_t run_sum(const choir_record_t* record,
   choir__comm_set_step(&exchange, &attrs->values);
   CHOIR_TRY(choir_comm_run(dist->comm, &exchange));
   CHOIR_TRY(sum(attrs, sums->splits + size));
-  if (!attrs->gathers) return NULL;
-  float* grads = elements_of(sums, (int32_t)attrs->bucket, 0);
-  choir_collective_t gather = {
-      .kind = CHOIR_COLLECTIVE_ALL_GATHER,
-      .dtype = CHOIR_DTYPE_F32,
-      .count = bucket->part,
-      .src = grads + choir_comm_rank(dist->comm) * bucket->part,
-      .dst = grads,
-      .weight = 1,
-      .in_host_memory = true,
-      .name = bucket->name};
-  choir__comm_set_step(&gather, &attrs->values);
-  return choir_comm_run(dist->comm, &gather);
+  return attrs->gathers ? gather(attrs) : NULL;
 }
 
 void choir__sums_set_seen(choir__sums_t* sums, bool are_seen) {
@@ -347,10 +451,11 @@ static const choir_kernel_t sum_kernel = {.name = "sum/dist_opt",
 choir_status_t choir__sums_submit(choir__sums_t* sums, const choir_step_t* step,
                                   int32_t bucket, choir_stream_t* stream) {
   const choir_dist_opt_t* dist = sums->dist;
-  if (choir_comm_size(dist->comm) == 1) return NULL;
+  if (choir_comm_size(dist->comm) == 1 && !is_half(dist)) return NULL;
   const sum_attrs_t attrs = {.sums = sums,
                              .bucket = bucket,
                              .gathers = !dist->uses_shards || dist->clip,
+                             .is_half = is_half(dist),
                              .leaves = leaves_of(step),
                              .values = dist->strategy->values};
   const choir_record_t record = {.kernel = &sum_kernel,

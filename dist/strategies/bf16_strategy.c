@@ -24,6 +24,8 @@ const choir_strategy_def_t choir_strategy_def_bf16 = {
     .attach = attach,
     .detach = choir__half_detach,
     .exchange = choir__half_exchange,
+    .encode = choir__half_encode_part,
+    .decode = choir__half_decode_part,
     .cost = cost,
     .works_on = choir__half_works_on,
 };

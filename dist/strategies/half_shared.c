@@ -42,6 +42,34 @@ void choir__half_detach(choir_strategy_t* strategy) {
   half->buffers = NULL;
 }
 
+static void tell(choir__half_strategy_t* half, int32_t bucket,
+                 const choir_step_values_t* values, int64_t clipped) {
+  const bool is_wanted = half->most < INFINITY;
+  if (clipped > 0 && !is_wanted && !atomic_exchange(&half->has_told, true))
+    choir_log(CHOIR_LOG_WARNING, "dist",
+              "%s: step %lld: gradients of %s, %lld of them at once, are too "
+              "large and were clipped (told once); a smaller exponent holds "
+              "larger ones",
+              choir_strategy_def_option(half->base.def),
+              (long long)values->step, half->base.buckets[bucket].name,
+              (long long)clipped);
+}
+
+void choir__half_encode_part(choir_strategy_t* strategy, int32_t bucket,
+                             const choir_step_values_t* values,
+                             const float* src, int64_t count, uint16_t* dst) {
+  choir__half_strategy_t* half = as_half(strategy);
+  tell(half, bucket, values,
+       choir__half_encode(half->dtype, src, count, half->exponent, half->most,
+                          dst));
+}
+
+void choir__half_decode_part(const choir_strategy_t* strategy,
+                             const uint16_t* src, int64_t count, float* dst) {
+  const choir__half_strategy_t* half = (const choir__half_strategy_t*)strategy;
+  choir__half_decode(half->dtype, src, count, half->exponent, dst);
+}
+
 // Gradients of a GPU are rounded there: the 16-bit elements are all that goes
 // to the host, whose communicator adds them up in f32, and back.
 static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
@@ -58,13 +86,7 @@ static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
     CHOIR_TRY(choir__gpu_half_encode(stream, half->dtype, from->grads,
                                      from->count, half->exponent, half->most,
                                      data, &clipped));
-  const bool is_wanted = half->most < INFINITY;
-  if (clipped > 0 && !is_wanted && !atomic_exchange(&half->has_told, true))
-    choir_log(CHOIR_LOG_WARNING, "dist",
-              "%s: step %lld: %lld gradients of %s are too large and were "
-              "clipped (told once); a smaller exponent holds larger ones",
-              choir_strategy_def_option(strategy->def), (long long)values->step,
-              (long long)clipped, from->name);
+  tell(half, bucket, values, clipped);
   return NULL;
 }
 

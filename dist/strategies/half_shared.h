@@ -26,6 +26,12 @@ choir_status_t choir__half_attach(choir_strategy_t* strategy,
 void choir__half_detach(choir_strategy_t* strategy);
 choir_status_t choir__half_exchange(choir_strategy_t* strategy, int32_t bucket,
                                     choir_stream_t* stream);
+// As choir_strategy_def_t's encode and decode.
+void choir__half_encode_part(choir_strategy_t* strategy, int32_t bucket,
+                             const choir_step_values_t* values,
+                             const float* src, int64_t count, uint16_t* dst);
+void choir__half_decode_part(const choir_strategy_t* strategy,
+                             const uint16_t* src, int64_t count, float* dst);
 bool choir__half_works_on(const choir_strategy_t* strategy,
                           const choir_device_t* device);
 void choir__half_cost(bool overlaps, const choir_workload_t* workload,

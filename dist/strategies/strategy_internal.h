@@ -73,6 +73,14 @@ struct choir_strategy_def_s {
   // exchange leaves the average of the gradients in f32, weighted by samples,
   // and no more than that: DistOpt may take it in another way.
   bool is_average;
+  // exchange leaves that average, rounded to the 16 bits with which gradients
+  // travel: elements of a bucket to those and back, for DistOpt's sums over
+  // micro-shards. NULL: it does something else.
+  void (*encode)(choir_strategy_t* strategy, int32_t bucket,
+                 const choir_step_values_t* values, const float* src,
+                 int64_t count, uint16_t* dst);
+  void (*decode)(const choir_strategy_t* strategy, const uint16_t* src,
+                 int64_t count, float* dst);
   // Either of the two, see above.
   choir_status_t (*exchange)(choir_strategy_t* strategy, int32_t bucket,
                              choir_stream_t* stream);

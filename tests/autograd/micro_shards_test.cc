@@ -52,7 +52,7 @@ struct Param {
     size_t count = 1;
     for (int64_t size : shape) count *= static_cast<size_t>(size);
     value = Make(Cpu(), shape, Random(count, seed));
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < kSamples; ++i)
       grads.push_back(Make(Cpu(), shape, Floats(count, -77)));
     for (size_t i = 1; i < grads.size(); ++i) parts.push_back(grads[i].get());
     param.name = name;
@@ -148,7 +148,8 @@ class Net {
   }
 
   // Leaves the gradients of a rank's samples.
-  choir_status_t Run(int64_t micro_shard, int64_t first, int64_t count) {
+  choir_status_t Run(int64_t micro_shard, int64_t first, int64_t count,
+                     int32_t part_levels = 0) {
     choir_scope_t* scope = nullptr;
     EXPECT_OK(choir_scope_create(Cpu(), &scope));
     choir_step_t step = {};
@@ -162,6 +163,7 @@ class Net {
     choir_backward_options_t options = {};
     options.params = list.data();
     options.param_count = list.size();
+    options.part_levels = part_levels;
     choir_scope_begin(scope, &step);
     choir_var_t* loss = count > 0 ? Loss(scope, first, count) : nullptr;
     choir_scope_backward(scope, loss, &options);
@@ -176,17 +178,18 @@ class Net {
 
 // Of each parameter, the sum over ranks whose samples end at `ends`.
 std::vector<Floats> SumOfRanks(Net* net, int64_t micro_shard,
-                               const std::vector<int64_t>& ends) {
+                               const std::vector<int64_t>& ends,
+                               int32_t levels = 0) {
   const int64_t leaves = (kSamples - 1) / micro_shard + 1;
   choir__sum_tree_t tree = {};
   tree.leaves = leaves;
   std::vector<std::vector<Floats>> row;  // [node][param]
   int64_t first = 0;
   for (int64_t end : ends) {
-    EXPECT_OK(net->Run(micro_shard, first, end - first));
+    EXPECT_OK(net->Run(micro_shard, first, end - first, levels));
     const choir__sum_tree_t own =
         choir__sum_tree_of(leaves, (first - 1 + micro_shard) / micro_shard,
-                           (end - 1 + micro_shard) / micro_shard);
+                           (end - 1 + micro_shard) / micro_shard, levels);
     for (int32_t k = 0; k < own.count; ++k) {
       std::vector<Floats> node;
       for (auto& one : net->params)
@@ -217,12 +220,13 @@ TEST(MicroShardsTest, AreTheSameForAnyRanks) {
             kSamples, static_cast<int64_t>(random() % 23) / size * size));
       std::sort(ends.begin(), ends.end());
       ends.push_back(kSamples);
-      const std::vector<Floats> got = SumOfRanks(&net, size, ends);
+      const auto levels = static_cast<int32_t>(random() % 4);
+      const std::vector<Floats> got = SumOfRanks(&net, size, ends, levels);
       for (size_t p = 0; p < wanted.size(); ++p)
         EXPECT_EQ(0, memcmp(got[p].data(), wanted[p].data(),
                             wanted[p].size() * sizeof(float)))
             << net.params[p]->param.name << ", micro-shards of " << size << ", "
-            << ends.size() << " ranks";
+            << ends.size() << " ranks, " << levels << " levels";
     }
   }
 }

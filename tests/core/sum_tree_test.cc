@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
@@ -52,7 +53,7 @@ std::string SumOf(int64_t leaves, const std::vector<int64_t>& ends,
     own.leaves = leaves;
     Row sums;
     for (int64_t i = first; i < end; ++i) Push(&own, {0, i}, Leaf(i), &sums);
-    const choir__sum_tree_t same = choir__sum_tree_of(leaves, first, end);
+    const choir__sum_tree_t same = choir__sum_tree_of(leaves, first, end, 0);
     EXPECT_EQ(same.count, own.count);
     *most = std::max(*most, own.count);
     for (int32_t k = 0; k < own.count; ++k)
@@ -94,10 +95,11 @@ TEST(SumTreeTest, GivesOneNodeForASubtree) {
   for (int64_t share : {1, 2, 4, 8})
     for (int64_t rank = 0; rank < 6; ++rank)
       EXPECT_EQ(
-          choir__sum_tree_of(6 * share, rank * share, (rank + 1) * share).count,
+          choir__sum_tree_of(6 * share, rank * share, (rank + 1) * share, 0)
+              .count,
           1);
-  EXPECT_EQ(choir__sum_tree_of(24, 0, 12).count, 2);
-  EXPECT_EQ(choir__sum_tree_of(24, 6, 6).count, 0);
+  EXPECT_EQ(choir__sum_tree_of(24, 0, 12, 0).count, 2);
+  EXPECT_EQ(choir__sum_tree_of(24, 6, 6, 0).count, 0);
 }
 
 // The last node of a level may have no neighbour.
@@ -142,7 +144,7 @@ TEST(SumTreeTest, AddsUpNodes) {
         nodes.emplace_back(elements);
         for (float& value : nodes.back()) value = values(random);
         terms.push_back(
-            {nodes.back().data(), choir__sum_tree_push(&tree, {0, i})});
+            choir__sum_tree_term(&tree, {0, i}, nodes.back().data()));
       }
       std::vector<std::vector<float>> row = nodes;
       while (row.size() > 1) {
@@ -156,8 +158,153 @@ TEST(SumTreeTest, AddsUpNodes) {
       }
       std::vector<float>& place = nodes[random() % nodes.size()];
       choir__sum_tree_add_up(terms.data(), static_cast<int32_t>(terms.size()),
-                             place.data(), static_cast<int64_t>(elements));
+                             nullptr, place.data(),
+                             static_cast<int64_t>(elements));
       EXPECT_EQ(place, row[0]) << leaves << " leaves, " << elements;
+    }
+}
+
+TEST(SumTreeTest, HalfLevel) {
+  for (int64_t leaves = 1; leaves <= 8; ++leaves)
+    EXPECT_EQ(choir__half_level(leaves), 0) << leaves;
+  EXPECT_EQ(choir__half_level(9), 1);
+  EXPECT_EQ(choir__half_level(16), 1);
+  EXPECT_EQ(choir__half_level(17), 2);
+  EXPECT_EQ(choir__half_level(24), 2);
+  EXPECT_EQ(choir__half_level(int64_t{1} << 40), 37);
+}
+
+// Sixteenths; a code is their number.
+void EncodeSixteenths(void*, const float* src, int64_t count, uint16_t* dst) {
+  for (int64_t i = 0; i < count; ++i)
+    dst[i] = static_cast<uint16_t>(std::lrint(src[i] * 16) + 20000);
+}
+void DecodeSixteenths(void*, const uint16_t* src, int64_t count, float* dst) {
+  for (int64_t i = 0; i < count; ++i)
+    dst[i] = static_cast<float>(src[i] - 20000) / 16;
+}
+const choir__halves_t kSixteenths = {EncodeSixteenths, DecodeSixteenths,
+                                     nullptr};
+
+using Node = std::vector<float>;
+
+void Round(Node* node) {
+  for (float& value : *node)
+    value = static_cast<float>(std::lrint(value * 16)) / 16;
+}
+
+// The definition: neighbours in pairs, rounded where the level has at most
+// eight nodes.
+Node RoundedRoot(std::vector<Node> row) {
+  for (;;) {
+    if (row.size() <= 8)
+      for (Node& node : row) Round(&node);
+    if (row.size() == 1) return row[0];
+    std::vector<Node> above;
+    for (size_t i = 0; i < row.size(); i += 2) {
+      above.push_back(row[i]);
+      for (size_t e = 0; i + 1 < row.size() && e < row[i].size(); ++e)
+        above.back()[e] += row[i + 1][e];
+    }
+    row = above;
+  }
+}
+
+// What a rank gives: nodes of f32 below the half level, of 16 bits above it.
+struct Given {
+  choir__node_t node;
+  Node exact;
+  std::vector<uint16_t> half;  // empty: it is f32
+};
+
+std::vector<Given> GivenBy(const std::vector<Node>& leaves, int64_t first,
+                           int64_t end) {
+  const auto all = static_cast<int64_t>(leaves.size());
+  const int32_t level = choir__half_level(all);
+  const choir__sum_tree_t own = choir__sum_tree_of(all, first, end, 0);
+  std::vector<Given> given;
+  for (int32_t k = 0; k < own.count; ++k) {
+    const choir__node_t node = own.nodes[k];
+    choir__sum_tree_t tree = {};
+    tree.leaves = all;
+    std::vector<choir__sum_term_t> terms;
+    const int64_t to = std::min((node.index + 1) << node.level, all);
+    for (int64_t i = node.index << node.level; i < to; ++i)
+      terms.push_back(choir__sum_tree_term(
+          &tree, {0, i}, leaves[static_cast<size_t>(i)].data()));
+    EXPECT_EQ(tree.count, 1);
+    Given one = {node, Node(leaves[0].size()), {}};
+    const auto elements = static_cast<int64_t>(one.exact.size());
+    choir__sum_tree_add_up(terms.data(), static_cast<int32_t>(terms.size()),
+                           &kSixteenths, one.exact.data(), elements);
+    if (node.level >= level) {
+      one.half.resize(one.exact.size());
+      EncodeSixteenths(nullptr, one.exact.data(), elements, one.half.data());
+    }
+    given.push_back(one);
+  }
+  return given;
+}
+
+TEST(SumTreeTest, RoundedSumsAreTheSameForAnyRanks) {
+  std::mt19937 random(4);
+  std::uniform_real_distribution<float> values(-9, 9);
+  for (int64_t count = 1; count <= 41; ++count) {
+    std::vector<Node> leaves(static_cast<size_t>(count), Node(300));
+    for (Node& leaf : leaves)
+      for (float& value : leaf) value = values(random);
+    const Node wanted = RoundedRoot(leaves);
+    for (int trial = 0; trial < 12; ++trial) {
+      std::vector<int64_t> ends;
+      for (size_t ranks = random() % 9; ends.size() < ranks;)
+        ends.push_back(static_cast<int64_t>(random()) % (count + 1));
+      std::sort(ends.begin(), ends.end());
+      ends.push_back(count);
+      std::vector<Given> all;
+      int64_t first = 0;
+      for (int64_t end : ends) {
+        for (Given& one : GivenBy(leaves, first, end)) all.push_back(one);
+        first = end;
+      }
+      choir__sum_tree_t tree = {};
+      tree.leaves = count;
+      std::vector<choir__sum_term_t> terms;
+      for (Given& one : all) {
+        const bool is_half = !one.half.empty();
+        const void* at = one.exact.data();
+        if (is_half) at = one.half.data();
+        terms.push_back(choir__sum_tree_term(&tree, one.node, at));
+        terms.back().is_half = is_half;
+      }
+      Node root(300);
+      choir__sum_tree_add_up(terms.data(), static_cast<int32_t>(terms.size()),
+                             &kSixteenths, root.data(), 300);
+      ASSERT_EQ(root, wanted)
+          << count << " leaves, " << ends.size() << " ranks";
+    }
+  }
+}
+
+// Nodes that are not added up here become those that are, elsewhere.
+TEST(SumTreeTest, NodesOfSomeLevels) {
+  for (int64_t leaves = 1; leaves <= 40; ++leaves)
+    for (int32_t levels = 1; levels <= 7; ++levels) {
+      const choir__sum_tree_t parts =
+          choir__sum_tree_of(leaves, 0, leaves, levels);
+      int64_t next = 0;
+      choir__sum_tree_t tree = {};
+      tree.leaves = leaves;
+      for (int32_t k = 0; k < parts.count; ++k) {
+        const choir__node_t node = parts.nodes[k];
+        EXPECT_EQ(node.index << node.level, next);
+        next = std::min((node.index + 1) << node.level, leaves);
+        // A level above is that of a node without a neighbour.
+        EXPECT_TRUE(node.level < levels || next == leaves);
+        choir__sum_tree_push(&tree, node);
+      }
+      EXPECT_EQ(next, leaves);
+      EXPECT_EQ(tree.count, 1);
+      EXPECT_LE(parts.count, ((leaves - 1) >> (levels - 1)) + 1);
     }
 }
 

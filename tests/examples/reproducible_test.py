@@ -85,6 +85,13 @@ class ReproducibleTest(harness.ProgramTest):
         self.worlds(*run, "--micro-shard", 4, more=[(3, "mpi")])
         self.worlds(*run, "--micro-shard", 5, "--graph=false")
 
+    def test_16_bits_of_workers(self):
+        run = ("--epochs", 1, "--limit", 106, "--global-batch", 48)
+        bf16 = ("--dist-option", "bf16", "--micro-shard", 4)
+        self.worlds(*run, *bf16, more=[(3, "mpi")])
+        self.worlds(*run, *bf16, "--shard-optimizer", more=[(2, "tcp")])
+        self.worlds(*run, "--dist-option", "fp16", "--micro-shard", 2)
+
     def test_residual_network_of_workers(self):
         harness.small_cifar(self.data)
         run = ("--epochs", 1, "--limit", 20, "--global-batch", 16)
