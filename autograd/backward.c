@@ -210,12 +210,13 @@ void choir_scope_backward(choir_scope_t* scope, choir_var_t* loss,
                           const choir_backward_options_t* options) {
   if (scope->error) return;
   if (loss == &scope->failed) loss = NULL;
-  scope->part_levels = options ? options->part_levels : 0;
+  scope->backward = options;
   const bool is_phase = !options || !options->is_part_of_forward;
   if (is_phase)
     choir_scope_fail(scope,
                      choir_stream_call(scope->stream, begin_backward, scope));
   choir_scope_fail(scope, backward(scope, loss, options));
+  scope->backward = NULL;
   if (is_phase)
     choir_scope_fail(scope,
                      choir_stream_call(scope->stream, end_backward, scope));

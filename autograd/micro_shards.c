@@ -399,33 +399,59 @@ choir_status_t choir__micro_shards_pass(choir_grad_t* grad, int32_t src,
 
 // ---- Nodes ----
 
-// Of the sum's tree, what a gradient has of this rank's micro-shards. Those of
-// inputs have no more than one part.
-static int32_t part_levels_of(const choir_scope_t* scope,
-                              const choir_param_t* param) {
-  return param ? scope->part_levels : 0;
-}
-static choir__sum_tree_t parts_of(const choir_scope_t* scope, int32_t levels) {
-  return choir__sum_tree_of(scope->leaf_total, scope->first_leaf,
-                            scope->first_leaf + scope->leaf_count, levels);
+// Whether nodes of the parameter's sum are rounded; NULL: an input's are not.
+static bool is_rounded(const choir_scope_t* scope, const choir_param_t* param) {
+  return param && scope->backward && scope->backward->round_node;
 }
 
-// Gradients of parameters with no other use that one op sums up over rows: the
-// rule runs once for each node of the sum that this rank has, of all of its
-// micro-shards, and the op sums up in segments.
+// What a gradient is made of: this rank's nodes, or those of them that are
+// rounded first.
+static choir__sum_tree_t nodes_of(const choir_scope_t* scope, bool is_rounded) {
+  return choir__sum_tree_of(
+      scope->leaf_total, scope->first_leaf,
+      scope->first_leaf + scope->leaf_count,
+      is_rounded ? choir__half_level(scope->leaf_total) + 1 : 0);
+}
 
 static bool can_have_nodes(const choir_scope_t* scope, const choir_var_t* var) {
   return var->param && var->uses == 1 &&
-         scope->node_count <= 1 + var->param->grad_part_count;
+         (is_rounded(scope, var->param) ||
+          scope->node_count <= 1 + var->param->grad_part_count);
 }
 
 // Where the node at hand of its gradient goes; one reference; NULL: anywhere.
-static choir_tensor_t* node_place(const choir_scope_t* scope,
-                                  const choir_param_t* param) {
-  choir_tensor_t* place =
+static choir_status_t node_place(const choir_scope_t* scope,
+                                 const choir_param_t* param,
+                                 choir_tensor_t** out_place) {
+  if (is_rounded(scope, param)) {
+    choir_view_t view = *choir_tensor_view(param->value);
+    choir_view_set_layout_like(&view, choir_tensor_view(param->value));
+    return choir_tensor_create_layout(scope->device, &view, out_place);
+  }
+  *out_place =
       scope->node == 0 ? param->grad : param->grad_parts[scope->node - 1];
-  if (place) choir_tensor_retain(place);
-  return place;
+  if (*out_place) choir_tensor_retain(*out_place);
+  return NULL;
+}
+
+// Takes over the reference.
+static choir_status_t keep_node(choir_scope_t* scope, choir_var_t* var,
+                                choir_tensor_t* node) {
+  var->has_nodes = true;
+  if (is_rounded(scope, var->param)) {
+    choir_status_t status = make_leaves(scope, var);
+    if (!status) {
+      var->leaves[scope->node].grad = node;
+      return NULL;
+    }
+    choir_tensor_release(node);
+    return status;
+  }
+  if (scope->node == 0)
+    var->grad = node;
+  else
+    choir_tensor_release(node);
+  return NULL;
 }
 
 static int64_t segment_of(const choir_scope_t* scope,
@@ -450,18 +476,17 @@ choir_status_t choir__turn_node(choir_grad_t* grad, const int32_t* sources,
   }
   if (!is_wanted) return NULL;
   choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {NULL};
-  for (int32_t i = 0; i < count; ++i)
-    if (vars[i]) dsts[i] = node_place(scope, vars[i]->param);
-  choir_status_t status =
-      choir__op_run_segments(scope->stream, op, srcs, src_count, rows, attrs,
-                             segment_of(scope, srcs, rows), dsts);
-  for (int32_t i = 0; i < choir_op_result_count(op); ++i) {
-    if (status || scope->node > 0 || !vars[i]) {
+  choir_status_t status = NULL;
+  for (int32_t i = 0; !status && i < count; ++i)
+    if (vars[i]) status = node_place(scope, vars[i]->param, &dsts[i]);
+  if (!status)
+    status = choir__op_run_segments(scope->stream, op, srcs, src_count, rows,
+                                    attrs, segment_of(scope, srcs, rows), dsts);
+  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i) {
+    if (!status && vars[i])
+      status = keep_node(scope, vars[i], dsts[i]);
+    else
       choir_tensor_release(dsts[i]);
-      continue;
-    }
-    vars[i]->grad = dsts[i];
-    vars[i]->has_nodes = true;
   }
   return status;
 }
@@ -475,7 +500,8 @@ static bool has_nodes(const choir_tape_entry_t* entry) {
 
 static choir_status_t run_nodes(choir_scope_t* scope, const visit_t* visit,
                                 run_t run) {
-  const choir__sum_tree_t tree = parts_of(scope, scope->part_levels);
+  const choir__sum_tree_t tree =
+      nodes_of(scope, scope->backward && scope->backward->round_node);
   const int64_t size = scope->step.micro_shard;
   choir_status_t status = NULL;
   scope->turn = CHOIR__TURN_NODE;
@@ -573,7 +599,7 @@ typedef struct row_s {
 static choir_status_t find_places(const choir_scope_t* scope,
                                   const choir_var_t* var, row_t* row) {
   const choir_param_t* param = var->param;
-  const int32_t parts = parts_of(scope, part_levels_of(scope, param)).count;
+  const int32_t parts = nodes_of(scope, false).count;
   const int32_t most = 1 + (param ? param->grad_part_count : 0);
   if (parts > most)
     return CHOIR_ERROR(
@@ -605,19 +631,52 @@ static choir_status_t add_last(choir_scope_t* scope, row_t* row) {
   return NULL;
 }
 
+static choir_status_t round_last(choir_scope_t* scope, choir_param_t* param,
+                                 const row_t* row) {
+  return scope->backward->round_node(scope->backward->self, param,
+                                     row->at[row->count - 1]);
+}
+
+// Appends what may be somebody else's tensor: a copy, where it is rounded.
+static choir_status_t append(choir_scope_t* scope, const choir__leaf_t* leaf,
+                             bool is_rounded, row_t* row) {
+  choir_tensor_t* own = leaf->grad;
+  if (is_rounded && leaf->is_shared) {
+    own = NULL;
+    CHOIR_TRY(choir_op_run(scope->stream, CHOIR_OP_COPY, &leaf->grad, 1, NULL,
+                           false, &own));
+  } else {
+    choir_tensor_retain(own);
+  }
+  row->at[row->count++] = own;
+  return NULL;
+}
+
+// Micro-shards, or nodes of them.
 static choir_status_t add_leaves(choir_scope_t* scope, choir_var_t* var,
                                  row_t* row) {
-  choir__sum_tree_t tree = {.leaves = scope->leaf_total,
-                            .levels = part_levels_of(scope, var->param)};
-  for (int64_t i = 0; i < scope->leaf_count; ++i) {
-    if (!var->leaves[i].grad)
+  const bool rounds = is_rounded(scope, var->param);
+  const choir__sum_tree_t nodes = nodes_of(scope, rounds);
+  const int64_t count = var->has_nodes ? nodes.count : scope->leaf_count;
+  choir__sum_tree_t tree = {.leaves = scope->leaf_total};
+  for (int64_t i = 0; i < count; ++i) {
+    choir__leaf_t* leaf = &var->leaves[i];
+    if (!leaf->grad)
       return CHOIR_ERROR(INTERNAL, "micro-shard %lld gave no gradient",
                          (long long)i);
-    row->at[row->count++] = var->leaves[i].grad;
-    var->leaves[i].grad = NULL;
-    const choir__node_t leaf = {0, scope->first_leaf + i};
-    for (int32_t n = choir__sum_tree_push(&tree, leaf); n > 0; --n)
+    const choir__node_t node = var->has_nodes
+                                   ? nodes.nodes[i]
+                                   : (choir__node_t){0, scope->first_leaf + i};
+    const choir__sum_term_t term = choir__sum_tree_term(&tree, node, NULL);
+    const int32_t exact = rounds ? term.exact : term.sums + 1;
+    CHOIR_TRY(append(scope, leaf, exact == 0, row));
+    choir_tensor_release(leaf->grad);
+    leaf->grad = NULL;
+    if (exact == 0) CHOIR_TRY(round_last(scope, var->param, row));
+    for (int32_t n = 1; n <= term.sums; ++n) {
       CHOIR_TRY(add_last(scope, row));
+      if (n >= exact) CHOIR_TRY(round_last(scope, var->param, row));
+    }
   }
   for (int32_t i = 0; i < row->count; ++i) {
     choir_tensor_t* place = row->places[i];
@@ -638,8 +697,8 @@ static bool has_leaf(const choir_scope_t* scope, const choir_var_t* var) {
 }
 
 choir_status_t choir__micro_shards_sum(choir_scope_t* scope, choir_var_t* var) {
-  if (scope->leaf_count == 0 || var->has_nodes ||
-      (!var->grad && !has_leaf(scope, var)))
+  if (scope->leaf_count == 0 || (!var->grad && !has_leaf(scope, var)) ||
+      (var->has_nodes && !is_rounded(scope, var->param)))
     return NULL;
   row_t row = {.count = 0};
   CHOIR_TRY(find_places(scope, var, &row));

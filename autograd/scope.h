@@ -270,10 +270,12 @@ typedef struct choir_backward_options_s {
   // It is a part of another scope's forward: profiles do not take it for the
   // step's backward, and a recorded step does not need this scope any more.
   bool is_part_of_forward;
-  // With micro-shards: parts of a parameter's gradient are nodes of levels 0 ..
-  // part_levels - 1 of the sum's tree, and who combines gradients adds up what
-  // is above; 0: of any level.
-  int32_t part_levels;
+  // With micro-shards: submits to the scope's stream what rounds the elements
+  // of a node of the parameter's sum, f32 and dense in any order, where they
+  // are: of every node from the level on that docs/reproducible.md says. NULL:
+  // no sum is rounded.
+  choir_status_t (*round_node)(void* self, choir_param_t* param,
+                               choir_tensor_t* node);
 } choir_backward_options_t;
 
 // Gradients of `loss` (one element, see start) with respect to all parameters

@@ -59,7 +59,9 @@ struct choir_var_s {
   bool reached;         // the loss depends on it
   bool grad_is_shared;  // grad is also somebody else's tensor: do not add
   bool is_partial;      // of no sample, but computed from this rank's
-  bool has_nodes;       // its gradient is there, summed up
+  // The nodes of its gradient are there: in their places or, where they are
+  // rounded and summed up further, in `leaves`.
+  bool has_nodes;
 };
 
 enum { CHOIR__MIXED = -1 };
@@ -83,7 +85,7 @@ struct choir_scope_s {
   // This rank's micro-shards first_leaf .. first_leaf + leaf_count - 1 of the
   // step's leaf_total; leaf_count 0: there are none.
   int64_t first_leaf, leaf_count, leaf_total;
-  int32_t part_levels;  // see choir_backward_options_t
+  const choir_backward_options_t* backward;  // of the one that runs; or NULL
   choir__turn_t turn;
   int64_t leaf;                        // of the turn, from 0
   int64_t part_first, part_count;      // samples of the turn, from 0

@@ -54,7 +54,7 @@ typedef struct choir__node_s {
   int64_t index;
 } choir__node_t;
 
-enum { CHOIR__SUM_TREE_NODES = 128, CHOIR__HALF_NODES = 8 };
+enum { CHOIR__SUM_TREE_NODES = 128, CHOIR__HALF_NODES = 16 };
 
 typedef struct choir__sum_tree_s {
   int64_t leaves;  // of the whole step

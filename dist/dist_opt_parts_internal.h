@@ -130,9 +130,11 @@ choir_status_t choir__clip_submit(choir__clip_t* clip, bool is_owned,
 // Before backward of each step: places for gradients where it has micro-shards.
 choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
                                    const choir_step_t* step);
-// As choir_backward_options_t's, of such a step.
-int32_t choir__sums_part_levels(const choir_dist_opt_t* dist,
-                                const choir_step_t* step);
+// Of such a step whose gradients travel with 16 bits: rounds a node, see
+// choir_backward_options_t.
+bool choir__sums_are_rounded(const choir_dist_opt_t* dist);
+choir_status_t choir__sums_round(choir__sums_t* sums, choir_param_t* param,
+                                 choir_tensor_t* node, choir_stream_t* stream);
 // Of such a step, in place of the strategy's exchange: the sum over all ranks',
 // of their parts of the bucket alone where those are all that is updated.
 choir_status_t choir__sums_submit(choir__sums_t* sums, const choir_step_t* step,

@@ -126,6 +126,12 @@ static choir_status_t on_grad(void* self, choir_param_t* param) {
   return NULL;
 }
 
+static choir_status_t round_node(void* self, choir_param_t* param,
+                                 choir_tensor_t* node) {
+  choir_dist_opt_t* dist = self;
+  return choir__sums_round(dist->sums, param, node, dist->compute);
+}
+
 // Those whose gradients backward did not report, because they are frozen.
 static choir_status_t start_rest(choir_dist_opt_t* dist) {
   while (dist->next_bucket < dist->bucket_count - 1)
@@ -244,7 +250,7 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
       .param_count = dist->params->count,
       .on_grad = on_grad,
       .self = dist,
-      .part_levels = choir__sums_part_levels(dist, step)};
+      .round_node = choir__sums_are_rounded(dist) ? round_node : NULL};
   choir_scope_backward(scope, loss, &backward);
   if (choir_scope_is_ok(scope)) choir_scope_fail(scope, start_rest(dist));
   if (!choir_scope_is_ok(scope)) return;

@@ -5,8 +5,7 @@
 // elements that are of another's part of a bucket to that rank, which adds up
 // what the tree says, and then all get the sums, where not this rank alone
 // updates its part: where a rank has one node, the bytes of an all-reduce.
-// Where gradients travel with 16 bits, a rank's parts are no nodes above the
-// level from which on sums are rounded, and become those here.
+// Nodes that are rounded travel with 16 bits.
 #include <string.h>
 
 #include "dist/comm_shared_def.h"
@@ -15,14 +14,22 @@
 enum {
   // In front of what a rank gives to another: floats of a cache line.
   HEAD = 16,
-  // Of a rank, beside the first: 2 log2 of 2^32 micro-shards, and those that
-  // are rounded.
-  MOST_PARTS = 64 + CHOIR__HALF_NODES,
+  // Of a rank, beside the first: 2 log2 of 2^32 micro-shards.
+  MOST_PARTS = 64,
 };
 
 static choir__leaves_t leaves_of(const choir_step_t* step) {
   return choir__leaves_of(step->micro_shard, step->global_count,
                           step->first_sample, step->sample_count);
+}
+
+// The nodes of the sum that a rank has.
+static choir__sum_tree_t nodes_of(const choir__leaves_t* leaves) {
+  return choir__sum_tree_of(leaves->all, leaves->first, leaves->end, 0);
+}
+
+static bool is_half(const choir_dist_opt_t* dist) {
+  return !dist->strategy->def->is_average;
 }
 
 typedef struct room_s {
@@ -183,15 +190,8 @@ static choir_status_t make_part(choir__sums_t* sums) {
   return NULL;
 }
 
-static bool is_half(const choir_dist_opt_t* dist) {
-  return !dist->strategy->def->is_average;
-}
-
-int32_t choir__sums_part_levels(const choir_dist_opt_t* dist,
-                                const choir_step_t* step) {
-  return dist->has_sums && is_half(dist)
-             ? choir__half_level(leaves_of(step).all) + 1
-             : 0;
+bool choir__sums_are_rounded(const choir_dist_opt_t* dist) {
+  return dist->has_sums && is_half(dist);
 }
 
 choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
@@ -207,10 +207,7 @@ choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
   }
   choir__sums_t* sums = dist->sums;
   const choir__leaves_t leaves = leaves_of(step);
-  const int32_t parts = choir__sum_tree_of(leaves.all, leaves.first, leaves.end,
-                                           choir__sums_part_levels(dist, step))
-                            .count -
-                        1;
+  const int32_t parts = nodes_of(&leaves).count - 1;
   if (parts > MOST_PARTS)
     return CHOIR_ERROR(OUT_OF_RANGE, "dist_opt: %lld micro-shards in a step",
                        (long long)leaves.all);
@@ -224,7 +221,7 @@ choir_status_t choir__sums_prepare(choir_dist_opt_t* dist,
   return NULL;
 }
 
-// ---- The exchange ----
+// ---- Records ----
 
 typedef struct sum_attrs_s {
   choir__sums_t* sums;
@@ -255,6 +252,10 @@ static void add_up(const sum_attrs_t* attrs, const choir__sum_term_t* terms,
                          elements);
 }
 
+static void sum_at_step(void* attrs, const choir_step_values_t* values) {
+  ((sum_attrs_t*)attrs)->values = *values;
+}
+
 static float* elements_of(const choir__sums_t* sums, int32_t bucket,
                           int32_t part) {
   return choir_buffer_data(part == 0
@@ -281,11 +282,6 @@ static choir_status_t make_room(const choir_dist_opt_t* dist, room_t* room,
   return NULL;
 }
 
-// The nodes of the sum that a rank has.
-static choir__sum_tree_t nodes_of(const choir__leaves_t* leaves) {
-  return choir__sum_tree_of(leaves->all, leaves->first, leaves->end, 0);
-}
-
 static bool travels_half(const sum_attrs_t* attrs, choir__node_t node) {
   return attrs->is_half && node.level >= choir__half_level(attrs->leaves.all);
 }
@@ -296,30 +292,46 @@ static int64_t floats_of(const sum_attrs_t* attrs, choir__node_t node) {
   return travels_half(attrs, node) ? part / 2 : part;
 }
 
-// What backward left of a rounded sum becomes this rank's nodes, in the first
-// places: each of one part or of some that follow one another.
-static void add_up_parts(const sum_attrs_t* attrs) {
-  const choir__sums_t* sums = attrs->sums;
-  const choir_dist_opt_t* dist = sums->dist;
-  const int32_t bucket = (int32_t)attrs->bucket;
-  const choir__leaves_t* leaves = &attrs->leaves;
-  const choir__sum_tree_t parts =
-      choir__sum_tree_of(leaves->all, leaves->first, leaves->end,
-                         choir__half_level(leaves->all) + 1);
-  choir__sum_tree_t tree = {.leaves = leaves->all};
-  int32_t first[CHOIR__SUM_TREE_NODES];  // part of each node
-  for (int32_t k = 0; k < parts.count; ++k) {
-    first[tree.count] = k;
-    sums->terms[k] = choir__sum_tree_term(&tree, parts.nodes[k],
-                                          elements_of(sums, bucket, k));
-  }
-  for (int32_t n = 0; n < tree.count; ++n) {
-    const int32_t end = n + 1 < tree.count ? first[n + 1] : parts.count;
-    add_up(attrs, &sums->terms[first[n]], end - first[n],
-           elements_of(sums, bucket, n),
-           choir_comm_size(dist->comm) * dist->buckets[bucket].part);
-  }
+// ---- Rounded nodes ----
+
+static choir_status_t run_round(const choir_record_t* record,
+                                choir_stream_t* stream) {
+  const choir_view_t* node = &record->operands[0];
+  float* data = (float*)choir_buffer_data(node->buffer) + node->offset;
+  const choir__sum_term_t term = {.at = data};
+  (void)stream;
+  add_up(record->attrs, &term, 1, data, choir_view_count(node));
+  return NULL;
 }
+
+static const choir_kernel_t round_kernel = {.name = "round/dist_opt",
+                                            .run = run_round};
+
+choir_status_t choir__sums_round(choir__sums_t* sums, choir_param_t* param,
+                                 choir_tensor_t* node, choir_stream_t* stream) {
+  const choir_dist_opt_t* dist = sums->dist;
+  size_t i = 0;
+  while (dist->params->params[i] != param) ++i;
+  const int32_t bucket = dist->places[i].bucket;
+  if (bucket < 0) return NULL;  // who reports the gradient says so
+  const sum_attrs_t attrs = {.sums = sums,
+                             .bucket = bucket,
+                             .is_half = true,
+                             .values = dist->strategy->values};
+  const choir_view_t operands[] = {*choir_tensor_view(node),
+                                   *choir_tensor_view(node)};
+  const choir_record_t record = {.kernel = &round_kernel,
+                                 .operands = operands,
+                                 .dst_count = 1,
+                                 .src_count = 1,
+                                 .attrs = &attrs,
+                                 .attrs_bytes = sizeof(attrs),
+                                 .at_step = sum_at_step,
+                                 .label = dist->buckets[bucket].name};
+  return choir_stream_submit(stream, &record);
+}
+
+// ---- The exchange ----
 
 // One rank's message after the other: head, and of each node its elements of
 // that rank's part.
@@ -408,12 +420,8 @@ static choir_status_t run_sum(const choir_record_t* record,
   const choir_dist_opt_t* dist = sums->dist;
   const choir__bucket_t* bucket = &dist->buckets[attrs->bucket];
   (void)stream;
-  if (attrs->is_half)
-    add_up_parts(attrs);
-  else if (dist->uses_shards && sums->are_seen)
-    return NULL;
+  if (!attrs->is_half && dist->uses_shards && sums->are_seen) return NULL;
   const int32_t size = choir_comm_size(dist->comm);
-  if (size == 1) return NULL;
   const choir__sum_tree_t own = nodes_of(&attrs->leaves);
   const int64_t capacity =
       size * (HEAD + most_nodes(attrs->leaves.all) * bucket->part);
@@ -441,17 +449,13 @@ void choir__sums_set_seen(choir__sums_t* sums, bool are_seen) {
   sums->are_seen = are_seen;
 }
 
-static void sum_at_step(void* attrs, const choir_step_values_t* values) {
-  ((sum_attrs_t*)attrs)->values = *values;
-}
-
 static const choir_kernel_t sum_kernel = {.name = "sum/dist_opt",
                                           .run = run_sum};
 
 choir_status_t choir__sums_submit(choir__sums_t* sums, const choir_step_t* step,
                                   int32_t bucket, choir_stream_t* stream) {
   const choir_dist_opt_t* dist = sums->dist;
-  if (choir_comm_size(dist->comm) == 1 && !is_half(dist)) return NULL;
+  if (choir_comm_size(dist->comm) == 1) return NULL;
   const sum_attrs_t attrs = {.sums = sums,
                              .bucket = bucket,
                              .gathers = !dist->uses_shards || dist->clip,

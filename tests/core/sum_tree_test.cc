@@ -165,13 +165,12 @@ TEST(SumTreeTest, AddsUpNodes) {
 }
 
 TEST(SumTreeTest, HalfLevel) {
-  for (int64_t leaves = 1; leaves <= 8; ++leaves)
+  for (int64_t leaves = 1; leaves <= 16; ++leaves)
     EXPECT_EQ(choir__half_level(leaves), 0) << leaves;
-  EXPECT_EQ(choir__half_level(9), 1);
-  EXPECT_EQ(choir__half_level(16), 1);
-  EXPECT_EQ(choir__half_level(17), 2);
-  EXPECT_EQ(choir__half_level(24), 2);
-  EXPECT_EQ(choir__half_level(int64_t{1} << 40), 37);
+  EXPECT_EQ(choir__half_level(17), 1);
+  EXPECT_EQ(choir__half_level(32), 1);
+  EXPECT_EQ(choir__half_level(33), 2);
+  EXPECT_EQ(choir__half_level(int64_t{1} << 40), 36);
 }
 
 // Sixteenths; a code is their number.
@@ -194,10 +193,10 @@ void Round(Node* node) {
 }
 
 // The definition: neighbours in pairs, rounded where the level has at most
-// eight nodes.
+// sixteen nodes.
 Node RoundedRoot(std::vector<Node> row) {
   for (;;) {
-    if (row.size() <= 8)
+    if (row.size() <= 16)
       for (Node& node : row) Round(&node);
     if (row.size() == 1) return row[0];
     std::vector<Node> above;
@@ -249,7 +248,7 @@ std::vector<Given> GivenBy(const std::vector<Node>& leaves, int64_t first,
 TEST(SumTreeTest, RoundedSumsAreTheSameForAnyRanks) {
   std::mt19937 random(4);
   std::uniform_real_distribution<float> values(-9, 9);
-  for (int64_t count = 1; count <= 41; ++count) {
+  for (int64_t count = 1; count <= 70; ++count) {
     std::vector<Node> leaves(static_cast<size_t>(count), Node(300));
     for (Node& leaf : leaves)
       for (float& value : leaf) value = values(random);

@@ -144,10 +144,10 @@ def fp16(x):
 
 
 def line_root(round_to):
-    """The definition: 32 leaves, of which 8 nodes of four are rounded, and all sums
-    of those."""
+    """The definition: 32 leaves, of which 16 nodes of two are rounded, and all
+    sums of those."""
     x, y = line_samples()
-    nodes = list((-2 * x * y / 32).reshape(8, 4, 7).sum(axis=1))
+    nodes = list((-2 * x * y / 32).reshape(16, 2, 7).sum(axis=1))
     nodes = [round_to(node) for node in nodes]
     while len(nodes) > 1:
         nodes = [round_to(a + b) for a, b in zip(nodes[::2], nodes[1::2])]
