@@ -40,57 +40,20 @@ choir_status_t choir__micro_shards_begin(choir_scope_t* scope) {
   return NULL;
 }
 
-static bool all_have_samples(choir_var_t* const* srcs, int32_t src_count) {
-  for (int32_t i = 0; i < src_count; ++i)
-    if (srcs[i]->rows == 0) return false;
-  return true;
-}
-
 // Whether elements of different samples meet, or change places, though the
 // shapes would not tell.
-static bool op_mixes(choir_op_t op, choir_var_t* const* srcs) {
-  const int32_t ndim = choir_tensor_view(srcs[0]->tensor)->ndim;
-  switch (op) {
-    case CHOIR_OP_BATCH_NORM:
-    case CHOIR_OP_RECURRENT:  // (t, n, c)
-      return true;
-    case CHOIR_OP_SOFTMAX:
-    case CHOIR_OP_LOG_SOFTMAX:
-    case CHOIR_OP_LAYER_NORM:
-    case CHOIR_OP_RMS_NORM:
-      return ndim == 1;
-    case CHOIR_OP_ROTARY:  // (.., t, d)
-      return ndim == 2;
-    // Numbers are drawn for a row of the first dimension.
-    case CHOIR_OP_DROPOUT:
-    case CHOIR_OP_RANDOM_UNIFORM:
-    case CHOIR_OP_RANDOM_NORMAL:
-      return srcs[0]->rows != 1;
-    case CHOIR_OP_LINEAR_CROSS_ENTROPY:
-      return srcs[2]->rows != 0;
-    default:
-      return false;
+static bool mixes(const choir_op_def_t* def, choir_var_t* const* srcs,
+                  int32_t src_count, const void* attrs) {
+  choir_view_t views[CHOIR_MAX_OPERANDS];
+  int64_t rows[CHOIR_MAX_OPERANDS];
+  if (!def->mixes_samples) return false;
+  for (int32_t i = 0; i < src_count; ++i) {
+    views[i] = *choir_tensor_view(srcs[i]->tensor);
+    rows[i] = srcs[i]->rows;
   }
-}
-static bool attrs_mix(choir_op_t op, const void* attrs,
-                      choir_var_t* const* srcs, int32_t src_count) {
-  switch (op) {
-    case CHOIR_OP_RANDOM_UNIFORM:
-    case CHOIR_OP_RANDOM_NORMAL:
-      return ((const choir_random_attrs_t*)attrs)->whole_tensor;
-    case CHOIR_OP_SLICE:
-      return ((const choir_slice_attrs_t*)attrs)->axis == 0;
-    case CHOIR_OP_CONCAT:
-      return ((const choir_concat_attrs_t*)attrs)->axis == 0;
-    case CHOIR_OP_GATHER_ELEMENTS:
-    case CHOIR_OP_SCATTER_ELEMENTS:
-      return ((const choir_gather_elements_attrs_t*)attrs)->axis == 0 ||
-             !all_have_samples(srcs, src_count);
-    case CHOIR_OP_TILE:
-      return ((const choir_tile_attrs_t*)attrs)->repeats[0] != 1;
-    default:
-      return false;
-  }
+  const choir_record_t record = {
+      .operands = views, .src_count = src_count, .attrs = attrs};
+  return def->mixes_samples(&record, rows);
 }
 
 // Of a result that has `now` as shape, and `then` with one sample more.
@@ -159,21 +122,20 @@ void choir__micro_shards_note(choir_scope_t* scope, choir_op_t op,
                            choir_op_name(op)));
     return;
   }
-  const choir_struct_def_t* attrs_def = choir_op_attrs_def(op);
-  if (!attrs && attrs_def) {
-    void* defaults = choir_scope_alloc(scope, attrs_def->bytes);
+  const choir_op_def_t* def = choir__op_def(op);
+  if (!attrs && def->attrs) {
+    void* defaults = choir_scope_alloc(scope, def->attrs->bytes);
     if (!defaults) return;
-    choir_struct_init(attrs_def, defaults);
+    choir_struct_init(def->attrs, defaults);
     attrs = defaults;
   }
   const choir_view_t* result = choir_tensor_view(dsts[0]->tensor);
   if (!has_samples) {
     for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
       if (dsts[i]) dsts[i]->is_partial = is_partial;
-  } else if (is_mixed || op_mixes(op, srcs) ||
-             (attrs && attrs_mix(op, attrs, srcs, src_count))) {
+  } else if (is_mixed || mixes(def, srcs, src_count, attrs)) {
     set_all(dsts, CHOIR__MIXED);
-  } else if (op == CHOIR_OP_RESHAPE || op == CHOIR_OP_BROADCAST_TO) {
+  } else if (def->has_shape) {
     set_all(dsts, rows_of_shape(result, scope->step.sample_count));
   } else {
     note_by_shapes(scope, op, srcs, src_count, attrs, dsts);

@@ -75,6 +75,12 @@ typedef struct choir_op_def_s {
   bool elementwise;
   // Its two sources do not broadcast: they have one shape.
   bool same_shape;
+  // Whether elements of different samples meet, or change places, where the
+  // shapes would not tell. rows: of the first dimension of each source, how
+  // many a sample has; 0: it is of no sample. NULL: they never do.
+  bool (*mixes_samples)(const choir_record_t* record, const int64_t* rows);
+  // The result's shape is one of the attributes.
+  bool has_shape;
   // Sums of many products: what mixed precision gives 16-bit factors.
   bool is_product;
   // Whether these attributes make its result that of a ReLU; NULL: none do.

@@ -297,10 +297,18 @@ static const choir_field_t fields[] = {
                      .wide_sources = (2u << (last_vector)) - 2u,            \
                      .dtypes = CHOIR_DTYPES_FLOAT)
 
+static bool batch_norm_mixes(const choir_record_t* record,
+                             const int64_t* rows) {
+  (void)record;
+  (void)rows;
+  return true;
+}
+
 CHOIR_OP_GRADIENT(batch_norm, BATCH_NORM_GRAD, 0, 1, ~1, ~2, CHOIR_DY);
 DEFINE(BATCH_NORM, batch_norm, forward, LIST(X, SCALE, BIAS), 2, 3, 3, 2, 3,
        false, "x, scale, bias -> normalised x, mean, biased variance",
-       .tolerance = 1e-5, .cases = norm_cases);
+       .mixes_samples = batch_norm_mixes, .tolerance = 1e-5,
+       .cases = norm_cases);
 DEFINE(BATCH_NORM_RELU, batch_norm_relu, forward,
        LIST(X, SCALE, BIAS, RESIDUAL), 2, 3, 4, 2, 3, true,
        "x, scale, bias (, residual) -> relu(normalised x + residual), mean, "

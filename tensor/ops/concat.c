@@ -67,8 +67,14 @@ static const choir_op_case_t cases[] = {{"3;4", NULL},
                                         {"1;1;1;1;1;1;1;1;1;1;1;1;1;1;1", NULL},
                                         {NULL, NULL}};
 
+static bool concat_mixes(const choir_record_t* record, const int64_t* rows) {
+  (void)rows;
+  return ((const choir_concat_attrs_t*)record->attrs)->axis == 0;
+}
+
 CHOIR_OP_DEFINE_BY(CONCAT, concat, 1, 15, 1, concat_infer, concat_reference,
                    "the sources one after the other along an axis",
                    CHOIR_OP_ATTRS(concat, fields, "where to join"),
-                   .index_map = concat_map, .dtypes = CHOIR_DTYPES_ALL,
-                   .tolerance = 2e-7, .cases = cases);
+                   .mixes_samples = concat_mixes, .index_map = concat_map,
+                   .dtypes = CHOIR_DTYPES_ALL, .tolerance = 2e-7,
+                   .cases = cases);

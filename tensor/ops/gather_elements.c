@@ -27,5 +27,6 @@ static void gather_elements_rules(const choir_record_t* record,
   }
 CHOIR_MOVE_OP(GATHER_ELEMENTS, gather_elements, 2,
               "x, indices -> at each place x there, but for one dimension",
+              .mixes_samples = choir__element_indices_mix,
               .second_dtypes = CHOIR__DTYPES_INDEX,
               .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_INDICES});

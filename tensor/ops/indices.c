@@ -41,6 +41,15 @@ choir_status_t choir__need_element_indices(const choir_view_t* view,
 ARE_WITHIN(are_within_i32, int32_t)
 ARE_WITHIN(are_within_i64, int64_t)
 
+bool choir__element_indices_mix(const choir_record_t* record,
+                                const int64_t* rows) {
+  bool all_have_samples = true;
+  for (int32_t i = 0; i < record->src_count; ++i)
+    all_have_samples &= rows[i] != 0;
+  return ((const choir_gather_elements_attrs_t*)record->attrs)->axis == 0 ||
+         !all_have_samples;
+}
+
 choir_status_t choir__check_indices(const char* op,
                                     const choir_record_t* record,
                                     int32_t source, int64_t size) {

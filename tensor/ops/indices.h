@@ -18,6 +18,10 @@ choir_status_t choir__need_element_indices(const choir_view_t* view,
                                            const choir_view_t* indices,
                                            int64_t axis);
 
+// choir_op_def_t's mixes_samples of ops with such indices and an `axis`.
+bool choir__element_indices_mix(const choir_record_t* record,
+                                const int64_t* rows);
+
 // OUT_OF_RANGE with its place ("gather: index 12 at element 3 of source 1;
 // needs -5 .. 4") unless every element of source `source` is an index into
 // `size` elements.

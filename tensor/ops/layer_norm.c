@@ -116,18 +116,24 @@ static const choir_op_case_t layer_norm_cases[] = {CASES(OF_LAYER, NULL)};
 static const choir_op_case_t rms_norm_cases[] = {CASES(OF_RMS, NULL)};
 static const choir_op_case_t grad_cases[] = {CASES(OF_GRAD, "epsilon=0.1")};
 
+static bool mixes(const choir_record_t* record, const int64_t* rows) {
+  (void)rows;
+  return record->operands[0].ndim == 1;
+}
+
 #define NORM_OP(NAME, op_name, text, is_centred, sources, results,          \
                 reference_name, op_cases, error)                            \
   static choir_status_t op_name##_reference(const choir_record_t* record,   \
                                             choir_stream_t* stream) {       \
     return reference_name(record, stream, is_centred);                      \
   }                                                                         \
-  CHOIR_OP_DEFINE_BY(                                                       \
-      NAME, op_name, sources, sources, results, infer, op_name##_reference, \
-      text, CHOIR_OP_ATTRS(op_name, fields, text),                          \
-      .wide_sources =                                                       \
-          CHOIR__SOURCE(1) | (results == 1 ? CHOIR__SOURCE(2) : 0),         \
-      .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = error, .cases = op_cases);
+  CHOIR_OP_DEFINE_BY(NAME, op_name, sources, sources, results, infer,       \
+                     op_name##_reference, text,                             \
+                     CHOIR_OP_ATTRS(op_name, fields, text),                 \
+                     .wide_sources = CHOIR__SOURCE(1) |                     \
+                                     (results == 1 ? CHOIR__SOURCE(2) : 0), \
+                     .mixes_samples = mixes, .dtypes = CHOIR_DTYPES_FLOAT,  \
+                     .tolerance = error, .cases = op_cases);
 
 NORM_OP(LAYER_NORM, layer_norm,
         "x, scale, bias -> (x - mean) / sqrt(variance + epsilon) scale + bias "

@@ -165,6 +165,12 @@ static void cost(const choir_record_t* record, choir_cost_t* out_cost) {
 static const choir_op_case_t cases[] = {CASES(OF_OP), {NULL, NULL}};
 static const choir_op_case_t grad_cases[] = {CASES(OF_GRAD), {NULL, NULL}};
 
+// The weights are not.
+static bool mixes(const choir_record_t* record, const int64_t* rows) {
+  (void)record;
+  return rows[2] != 0;
+}
+
 #define DEFINE(ENUM, id, sources, doc_, ...)                               \
   static choir_status_t id##_reference(const choir_record_t* record,       \
                                        choir_stream_t* stream) {           \
@@ -177,8 +183,8 @@ static const choir_op_case_t grad_cases[] = {CASES(OF_GRAD), {NULL, NULL}};
                   .domains = {CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_LABELS,      \
                               CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_POSITIVE},   \
                   __VA_ARGS__)
-DEFINE(LINEAR_CROSS_ENTROPY, linear_cross_entropy, 3, doc, .tolerance = 1e-5,
-       .cases = cases);
+DEFINE(LINEAR_CROSS_ENTROPY, linear_cross_entropy, 3, doc,
+       .mixes_samples = mixes, .tolerance = 1e-5, .cases = cases);
 DEFINE(LINEAR_CROSS_ENTROPY_GRAD, linear_cross_entropy_grad, 5,
        "x, labels, W, sums, dy -> dx, dW", .tolerance = 2e-5,
        .cases = grad_cases);

@@ -71,6 +71,12 @@ static void random_at_step(void* attrs, const choir_step_values_t* values) {
   random->first_sample = values->first_sample;
 }
 
+// Numbers are drawn for a row of the first dimension.
+static bool random_mixes(const choir_record_t* record, const int64_t* rows) {
+  return rows[0] != 1 ||
+         ((const choir_random_attrs_t*)record->attrs)->whole_tensor;
+}
+
 #define DEFINE(ENUM, id, range, variate, low_doc, high_doc, low_high, ...)    \
   static const choir_field_t id##_fields[] = {                                \
       CHOIR__KEY_FIELDS(choir_random_attrs_t),                                \
@@ -98,7 +104,8 @@ static void random_at_step(void* attrs, const choir_step_values_t* values) {
   CHOIR_OP_DEFINE_BY(                                                         \
       ENUM, id, 1, 1, 1, choir__infer_as_source, id##_reference, __VA_ARGS__, \
       CHOIR_OP_ATTRS(id, id##_fields, "which numbers"),                       \
-      .at_step = random_at_step, .elementwise = true, .shapes_only = 1u << 0, \
+      .at_step = random_at_step, .mixes_samples = random_mixes,               \
+      .elementwise = true, .shapes_only = 1u << 0,                            \
       .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 0, .cases = id##_cases)
 
 DEFINE(RANDOM_UNIFORM, random_uniform, attrs->high - attrs->low,
@@ -168,10 +175,15 @@ static const choir_op_case_t dropout_cases[] = {
 
 // The mask depends on place only: dropping dy draws the same one.
 CHOIR_OP_GRADIENT(dropout, DROPOUT, CHOIR_DY);
+static bool dropout_mixes(const choir_record_t* record, const int64_t* rows) {
+  (void)record;
+  return rows[0] != 1;
+}
+
 CHOIR_OP_DEFINE(DROPOUT, dropout, 1, 1,
                 "x / (1 - ratio), or 0 for a random share of elements",
                 CHOIR_OP_ATTRS(dropout, dropout_fields,
                                "which elements become 0"),
-                .at_step = dropout_at_step, .elementwise = true,
-                .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 0,
-                .cases = dropout_cases);
+                .at_step = dropout_at_step, .mixes_samples = dropout_mixes,
+                .elementwise = true, .dtypes = CHOIR_DTYPES_FLOAT,
+                .tolerance = 0, .cases = dropout_cases);

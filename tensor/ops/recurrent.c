@@ -394,11 +394,19 @@ static const choir_op_case_t grad_cases[] = {
     {"3,0,8;0;2,8;8,0,2;8,0,2", NULL},
     {NULL, NULL}};
 
+// The first dimension is time.
+static bool recurrent_mixes(const choir_record_t* record, const int64_t* rows) {
+  (void)record;
+  (void)rows;
+  return true;
+}
+
 CHOIR_OP_DEFINE_BY(RECURRENT, recurrent, 4, 5, 3, recurrent_infer,
                    recurrent_reference,
                    "x, lengths, W, initial (, b) -> states, gates, mask",
                    CHOIR_OP_ATTRS(recurrent, fields, "a recurrent network"),
-                   .cost = recurrent_cost, .dtypes = CHOIR_DTYPES_FLOAT,
+                   .mixes_samples = recurrent_mixes, .cost = recurrent_cost,
+                   .dtypes = CHOIR_DTYPES_FLOAT,
                    .second_dtypes = CHOIR__DTYPES_INDEX,
                    .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_LENGTHS,
                                CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_UNIT,

@@ -83,11 +83,17 @@ static const choir_op_case_t cases[] = {{"1,2", NULL},
                                         {"2,3,0", NULL},
                                         {NULL, NULL}};
 
+// (.., t, d)
+static bool mixes(const choir_record_t* record, const int64_t* rows) {
+  (void)rows;
+  return record->operands[0].ndim == 2;
+}
+
 #define ROTARY_OP(NAME, op_name, text)                                         \
   CHOIR_OP_DEFINE_BY(NAME, op_name, 1, 1, 1, infer, op_name##_reference, text, \
                      CHOIR_OP_ATTRS(op_name, fields, text),                    \
-                     .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 1e-6,          \
-                     .cases = cases);
+                     .mixes_samples = mixes, .dtypes = CHOIR_DTYPES_FLOAT,     \
+                     .tolerance = 1e-6, .cases = cases);
 ROTARY_OP(ROTARY, rotary,
           "turns columns j and j + d / 2 of row r by the angle "
           "(r + offset) theta^(-2j / d)")

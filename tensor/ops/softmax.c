@@ -89,13 +89,19 @@ static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
 static const choir_op_case_t cases[] = {CASES(ONE)};
 static const choir_op_case_t grad_cases[] = {CASES(TWO)};
 
+static bool mixes(const choir_record_t* record, const int64_t* rows) {
+  (void)rows;
+  return record->operands[0].ndim == 1;
+}
+
 #define DEFINE(ENUM, id, sources, ...)                                     \
   static choir_status_t id##_reference(const choir_record_t* record,       \
                                        choir_stream_t* stream) {           \
     return run(record, stream, id##_row);                                  \
   }                                                                        \
   CHOIR_OP_DEFINE_BY(ENUM, id, sources, sources, 1, infer, id##_reference, \
-                     __VA_ARGS__, .dtypes = CHOIR_DTYPES_FLOAT)
+                     __VA_ARGS__, .mixes_samples = mixes,                  \
+                     .dtypes = CHOIR_DTYPES_FLOAT)
 
 DEFINE(SOFTMAX, softmax, 1, "e^x / sum of e^x along the last axis",
        .tolerance = 2e-6, .cases = cases);

@@ -34,6 +34,11 @@ static void tile_rules(const choir_record_t* record, choir__index_map_t* map) {
   }
 }
 
+static bool tile_mixes(const choir_record_t* record, const int64_t* rows) {
+  (void)rows;
+  return ((const choir_tile_attrs_t*)record->attrs)->repeats[0] != 1;
+}
+
 #define CASES(S)                                                   \
   {S("5", "5"), NULL}, {S("5", "15"), "repeats=3"},                \
       {S("3,4", "6,4"), "ndim=2 repeats=2,1,1,1,1,1,1,1"},         \
@@ -45,4 +50,4 @@ static void tile_rules(const choir_record_t* record, choir__index_map_t* map) {
     S("2,0", "4,0"), "ndim=2 repeats=2,2,1,1,1,1,1,1"              \
   }
 CHOIR_MOVE_OP(TILE, tile, 1, "x several times in each dimension, as NumPy does",
-              .domains = {CHOIR_DOMAIN_ANY});
+              .mixes_samples = tile_mixes, .domains = {CHOIR_DOMAIN_ANY});

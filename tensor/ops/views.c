@@ -131,7 +131,8 @@ static const choir_op_case_t reshape_cases[] = {
     {"3,1,7", "ndim=2 shape=7,3,1,1,1,1,1,1"},
     {NULL, NULL}};
 DEFINE(RESHAPE, reshape, "a new shape",
-       "the elements of x in row-major order, in another shape");
+       "the elements of x in row-major order, in another shape",
+       .has_shape = true);
 
 static const choir_field_t flatten_fields[] = {
     CHOIR_FIELD_INT(choir_flatten_attrs_t, axis, 1, 0, CHOIR_MAX_NDIM,
@@ -231,7 +232,7 @@ static const choir_op_case_t broadcast_to_cases[] = {
     {"", "ndim=0"},
     {NULL, NULL}};
 DEFINE(BROADCAST_TO, broadcast_to, "a larger shape",
-       "x repeated to a larger shape, as NumPy does");
+       "x repeated to a larger shape, as NumPy does", .has_shape = true);
 
 // Exact as a double.
 #define TO_THE_END (INT64_C(1) << 62)
@@ -269,5 +270,10 @@ static const choir_op_case_t slice_cases[] = {
     {"5,9", "axis=1 start=3 stop=3"},
     {"3", NULL},
     {NULL, NULL}};
+static bool slice_mixes(const choir_record_t* record, const int64_t* rows) {
+  (void)rows;
+  return ((const choir_slice_attrs_t*)record->attrs)->axis == 0;
+}
 DEFINE(SLICE, slice, "a range along one dimension",
-       "elements start, start + step, ... below stop along an axis");
+       "elements start, start + step, ... below stop along an axis",
+       .mixes_samples = slice_mixes);
