@@ -374,13 +374,6 @@ static void weight_range(void* context, void* memory, int64_t begin,
   }
 }
 
-CHOIR__BODY void add_up_body(float* to, const float* from, int64_t count) {
-  CHOIR__INDEPENDENT
-  for (int64_t i = 0; i < count; i++) to[i] += from[i];
-}
-CHOIR__ISA_VARIANTS(add_up, (float* to, const float* from, int64_t count),
-                    (to, from, count))
-
 // Sums of pieces become one: one after the other, or segments in a binary tree.
 static void add_pieces(const call_t* call, choir_stream_t* stream) {
   const int64_t count = call->sums_count + call->bias_count;
@@ -390,7 +383,7 @@ static void add_pieces(const call_t* call, choir_stream_t* stream) {
     return;
   }
   for (int64_t piece = 1; piece < call->pieces; piece++)
-    add_up(call->sums, call->sums + piece * count, count);
+    choir__cpu_add(call->sums, call->sums + piece * count, count);
 }
 
 // One element of a result, which stands for `dtype` alone where it is inlined.

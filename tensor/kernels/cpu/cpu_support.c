@@ -246,7 +246,7 @@ void choir__nest_run(const choir__nest_t* nest, void* const* data,
                       nest_range, &task);
 }
 
-// ---- Sums of segments ----
+// ---- Sums ----
 
 enum { SUMS_GRAIN = 2048 };  // that a thread adds up at a time
 
@@ -256,6 +256,10 @@ CHOIR__BODY void add_up_body(float* to, const float* from, int64_t count) {
 }
 CHOIR__ISA_VARIANTS(add_up, (float* to, const float* from, int64_t count),
                     (to, from, count))
+
+void choir__cpu_add(float* to, const float* from, int64_t count) {
+  add_up(to, from, count);
+}
 
 typedef struct segment_sums_s {
   float* sums;
