@@ -383,7 +383,7 @@ static void add_pieces(const call_t* call, choir_stream_t* stream) {
     return;
   }
   for (int64_t piece = 1; piece < call->pieces; piece++)
-    choir__cpu_add(call->sums, call->sums + piece * count, count);
+    choir__cpu_sum_into(call->sums, call->sums + piece * count, count);
 }
 
 // One element of a result, which stands for `dtype` alone where it is inlined.

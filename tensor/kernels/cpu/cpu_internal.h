@@ -173,7 +173,7 @@ void choir__cpu_copy_view(const choir_view_t* dst, void* dst_data,
                           const choir_view_t* src, int32_t threads);
 
 // to[i] += from[i]
-void choir__cpu_add(float* to, const float* from, int64_t count);
+void choir__cpu_sum_into(float* to, const float* from, int64_t count);
 // `segments` rows of `count` sums each become one, the first, in a binary tree.
 void choir__cpu_add_segments(float* sums, int64_t segments, int64_t count,
                              int32_t threads);

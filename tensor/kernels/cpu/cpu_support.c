@@ -257,7 +257,7 @@ CHOIR__BODY void add_up_body(float* to, const float* from, int64_t count) {
 CHOIR__ISA_VARIANTS(add_up, (float* to, const float* from, int64_t count),
                     (to, from, count))
 
-void choir__cpu_add(float* to, const float* from, int64_t count) {
+void choir__cpu_sum_into(float* to, const float* from, int64_t count) {
   add_up(to, from, count);
 }
 

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dist/elastic/agreement_internal.h"
+
+#include <string.h>
+
+// ---- Members ----
+
+bool choir__members_has(const choir__members_t* members, int32_t rank) {
+  return members->bits[rank / 64] >> (rank % 64) & 1;
+}
+
+void choir__members_add(choir__members_t* members, int32_t rank) {
+  members->bits[rank / 64] |= (uint64_t)1 << (rank % 64);
+}
+
+int32_t choir__members_count(const choir__members_t* members) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < CHOIR__MEMBERS_MOST / 64; ++i)
+    count += __builtin_popcountll(members->bits[i]);
+  return count;
+}
+
+bool choir__members_decide(const choir__members_t* members, int32_t size) {
+  const int32_t twice = 2 * choir__members_count(members);
+  return twice > size || (twice == size && choir__members_has(members, 0));
+}
+
+// ---- Attempts ----
+
+static bool is_later(choir__attempt_t a, choir__attempt_t b) {
+  return a.number > b.number || (a.number == b.number && a.rank > b.rank);
+}
+
+static bool is_same(choir__attempt_t a, choir__attempt_t b) {
+  return a.number == b.number && a.rank == b.rank;
+}
+
+static void send(const choir__agreement_t* agreement,
+                 choir__agreement_message_t message, int32_t to) {
+  const choir__agreement_config_t* config = &agreement->config;
+  message.generation = config->generation;
+  message.from = config->rank;
+  message.to = to;
+  config->send(config->self, &message);
+}
+
+static void send_to_others(const choir__agreement_t* agreement,
+                           choir__agreement_message_t message) {
+  for (int32_t r = 0; r < agreement->config.size; ++r)
+    if (r != agreement->config.rank) send(agreement, message, r);
+}
+
+// ---- One's own attempt ----
+
+static void begin_phase(choir__agreement_t* agreement,
+                        choir__agreement_phase_t phase, double now) {
+  agreement->phase = phase;
+  agreement->replies = (choir__members_t){{0}};
+  agreement->until = now + agreement->config.limit;
+}
+
+static void decide(choir__agreement_t* agreement,
+                   const choir__decision_t* decision) {
+  agreement->phase = CHOIR__AGREE_DONE;
+  agreement->decision = *decision;
+}
+
+// So that members whose attempts were in each other's way do not meet again.
+static void rest(choir__agreement_t* agreement, double now) {
+  const choir__agreement_config_t* config = &agreement->config;
+  begin_phase(agreement, CHOIR__AGREE_RESTING, now);
+  agreement->until =
+      now + config->limit *
+                (1 + (config->rank + agreement->own.number) % config->size) /
+                config->size;
+}
+
+static void note_answer(choir__agreement_t* agreement, int32_t from,
+                        choir__attempt_t accepted,
+                        const choir__decision_t* decision, int64_t applied) {
+  choir__members_add(&agreement->replies, from);
+  if (accepted.number > 0) {
+    if (is_later(accepted, agreement->best)) {
+      agreement->best = accepted;
+      agreement->choice = *decision;
+    }
+  } else if (agreement->best.number == 0 && applied > agreement->choice.step) {
+    agreement->choice.step = applied;
+  }
+}
+
+static void ask(choir__agreement_t* agreement, double now) {
+  begin_phase(agreement, CHOIR__AGREE_ASKING, now);
+  agreement->own =
+      (choir__attempt_t){agreement->latest.number + 1, agreement->config.rank};
+  agreement->latest = agreement->own;
+  agreement->best = (choir__attempt_t){0, 0};
+  agreement->choice = (choir__decision_t){.step = -1};
+  note_answer(agreement, agreement->config.rank, agreement->accepted,
+              &agreement->accepted_decision, agreement->applied);
+  send_to_others(agreement,
+                 (choir__agreement_message_t){.kind = CHOIR__AGREE_ASK,
+                                              .attempt = agreement->own});
+}
+
+static void accept(choir__agreement_t* agreement, choir__attempt_t attempt,
+                   const choir__decision_t* decision) {
+  agreement->latest = attempt;
+  agreement->accepted = attempt;
+  agreement->accepted_decision = *decision;
+}
+
+static void finish(choir__agreement_t* agreement) {
+  decide(agreement, &agreement->choice);
+  send_to_others(agreement,
+                 (choir__agreement_message_t){.kind = CHOIR__AGREE_DECIDE,
+                                              .attempt = agreement->own,
+                                              .decision = agreement->choice});
+}
+
+static bool has_quorum(const choir__agreement_t* agreement) {
+  return choir__members_decide(&agreement->replies, agreement->config.size);
+}
+
+static void propose(choir__agreement_t* agreement, double now) {
+  // It has answered a later attempt since it asked.
+  if (is_later(agreement->latest, agreement->own)) {
+    rest(agreement, now);
+    return;
+  }
+  if (agreement->best.number == 0)
+    agreement->choice.members = agreement->replies;
+  begin_phase(agreement, CHOIR__AGREE_PROPOSING, now);
+  accept(agreement, agreement->own, &agreement->choice);
+  choir__members_add(&agreement->replies, agreement->config.rank);
+  send_to_others(agreement,
+                 (choir__agreement_message_t){.kind = CHOIR__AGREE_PROPOSE,
+                                              .attempt = agreement->own,
+                                              .decision = agreement->choice});
+  if (has_quorum(agreement)) finish(agreement);
+}
+
+static bool all_have_replied(const choir__agreement_t* agreement) {
+  for (int32_t r = 0; r < agreement->config.size; ++r)
+    if (!choir__members_has(&agreement->replies, r) &&
+        !choir__members_has(&agreement->gone, r))
+      return false;
+  return true;
+}
+
+// Goes on where enough is known, or the time is over.
+static void advance(choir__agreement_t* agreement, double now) {
+  const bool is_over = now >= agreement->until;
+  switch (agreement->phase) {
+    case CHOIR__AGREE_ASKING:
+      if (!is_over && !all_have_replied(agreement)) return;
+      if (has_quorum(agreement))
+        propose(agreement, now);
+      else if (is_over)
+        rest(agreement, now);
+      return;
+    case CHOIR__AGREE_PROPOSING:
+      if (has_quorum(agreement))
+        finish(agreement);
+      else if (is_over)
+        rest(agreement, now);
+      return;
+    case CHOIR__AGREE_RESTING:
+      if (is_over) ask(agreement, now);
+      return;
+    default:
+      return;
+  }
+}
+
+// ---- Messages ----
+
+// As a member that accepts: false, and says so, of an older attempt.
+static bool may_take(choir__agreement_t* agreement,
+                     const choir__agreement_message_t* message) {
+  if (!is_later(agreement->latest, message->attempt)) return true;
+  send(agreement,
+       (choir__agreement_message_t){.kind = CHOIR__AGREE_REFUSE,
+                                    .attempt = agreement->latest},
+       message->from);
+  return false;
+}
+
+static void take_ask(choir__agreement_t* agreement,
+                     const choir__agreement_message_t* message) {
+  if (!may_take(agreement, message)) return;
+  agreement->latest = message->attempt;
+  send(agreement,
+       (choir__agreement_message_t){.kind = CHOIR__AGREE_ANSWER,
+                                    .attempt = message->attempt,
+                                    .accepted = agreement->accepted,
+                                    .decision = agreement->accepted_decision,
+                                    .applied = agreement->applied},
+       message->from);
+}
+
+static void take_proposal(choir__agreement_t* agreement,
+                          const choir__agreement_message_t* message) {
+  if (!may_take(agreement, message)) return;
+  accept(agreement, message->attempt, &message->decision);
+  send(agreement,
+       (choir__agreement_message_t){.kind = CHOIR__AGREE_ACCEPT,
+                                    .attempt = message->attempt},
+       message->from);
+}
+
+static bool is_reply(const choir__agreement_t* agreement,
+                     const choir__agreement_message_t* message,
+                     choir__agreement_phase_t phase) {
+  return agreement->phase == phase &&
+         is_same(message->attempt, agreement->own) &&
+         !choir__members_has(&agreement->replies, message->from);
+}
+
+static void take_refusal(choir__agreement_t* agreement,
+                         const choir__agreement_message_t* message,
+                         double now) {
+  const bool is_trying = agreement->phase == CHOIR__AGREE_ASKING ||
+                         agreement->phase == CHOIR__AGREE_PROPOSING;
+  if (!is_trying || !is_later(message->attempt, agreement->own)) return;
+  // Its next attempt is later than the one in the way.
+  if (is_later(message->attempt, agreement->latest))
+    agreement->latest = message->attempt;
+  rest(agreement, now);
+}
+
+void choir__agreement_receive(choir__agreement_t* agreement,
+                              const choir__agreement_message_t* message,
+                              double now) {
+  const choir__agreement_config_t* config = &agreement->config;
+  if (message->generation != config->generation || message->from < 0 ||
+      message->from >= config->size || message->from == config->rank)
+    return;
+  if (agreement->phase == CHOIR__AGREE_DONE) {
+    if (message->kind == CHOIR__AGREE_ASK ||
+        message->kind == CHOIR__AGREE_PROPOSE)
+      send(agreement,
+           (choir__agreement_message_t){.kind = CHOIR__AGREE_DECIDE,
+                                        .attempt = message->attempt,
+                                        .decision = agreement->decision},
+           message->from);
+    return;
+  }
+  switch (message->kind) {
+    case CHOIR__AGREE_ASK:
+      take_ask(agreement, message);
+      return;
+    case CHOIR__AGREE_ANSWER:
+      if (!is_reply(agreement, message, CHOIR__AGREE_ASKING)) return;
+      note_answer(agreement, message->from, message->accepted,
+                  &message->decision, message->applied);
+      break;
+    case CHOIR__AGREE_PROPOSE:
+      take_proposal(agreement, message);
+      return;
+    case CHOIR__AGREE_ACCEPT:
+      if (!is_reply(agreement, message, CHOIR__AGREE_PROPOSING)) return;
+      choir__members_add(&agreement->replies, message->from);
+      break;
+    case CHOIR__AGREE_REFUSE:
+      take_refusal(agreement, message, now);
+      return;
+    case CHOIR__AGREE_DECIDE:
+      decide(agreement, &message->decision);
+      return;
+    default:
+      return;
+  }
+  advance(agreement, now);
+}
+
+// ---- Its life ----
+
+void choir__agreement_begin(choir__agreement_t* agreement,
+                            const choir__agreement_config_t* config,
+                            int64_t applied) {
+  *agreement = (choir__agreement_t){.config = *config, .applied = applied};
+}
+
+void choir__agreement_propose(choir__agreement_t* agreement, double now) {
+  if (agreement->phase != CHOIR__AGREE_IDLE) return;
+  ask(agreement, now);
+  advance(agreement, now);
+}
+
+void choir__agreement_note_gone(choir__agreement_t* agreement, int32_t rank,
+                                double now) {
+  choir__members_add(&agreement->gone, rank);
+  advance(agreement, now);
+}
+
+void choir__agreement_tick(choir__agreement_t* agreement, double now) {
+  advance(agreement, now);
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// Members that agree on the next generation, over simulated messages that are
+// lost, come twice, late and out of order, while members die and the network is
+// split: there is never a second decision, and there is one as soon as those
+// who may decide can hear each other.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <queue>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "dist/elastic/agreement_internal.h"
+
+namespace {
+
+using Message = choir__agreement_message_t;
+
+constexpr double kLimit = 1;
+// Up to here messages are lost and members die; then nothing more happens.
+constexpr double kTrouble = 6;
+
+struct Event {
+  double at;
+  int64_t order;  // of events at one time
+  int32_t to;     // whom it reaches; -1: it is no message
+  Message message;
+  bool operator<(const Event& other) const {
+    return at > other.at || (at == other.at && order > other.order);
+  }
+};
+
+class World {
+ public:
+  World(int32_t size, unsigned seed) : random_(seed), members_(Size(size)) {
+    side_.assign(Size(size), 0);
+    is_alive_.assign(Size(size), true);
+    for (int32_t r = 0; r < size; ++r) {
+      links_.push_back(std::make_unique<Link>(Link{this, r}));
+      const choir__agreement_config_t config = {
+          7, r, size, kLimit, Send, links_.back().get()};
+      choir__agreement_begin(&members_[Size(r)], &config,
+                             static_cast<int64_t>(random_() % 3) + 40);
+    }
+    loss_ = Share() * 0.4;
+  }
+
+  void Run() {
+    // Some notice a loss, at different times.
+    std::vector<double> wants(members_.size());
+    for (double& at : wants) at = Share() * 3;
+    double next_trouble = Share();
+    for (now_ = 0; now_ < kTrouble + 40 * kLimit; now_ += 0.05) {
+      if (now_ >= next_trouble && now_ < kTrouble) {
+        MakeTrouble();
+        next_trouble = now_ + Share() * 2;
+      }
+      if (now_ >= kTrouble) EndTrouble();
+      Deliver();
+      bool all_done = true;
+      for (int32_t r = 0; r < size(); ++r) {
+        if (!is_alive_[Size(r)]) continue;
+        choir__agreement_t* member = &members_[Size(r)];
+        if (now_ >= wants[Size(r)]) choir__agreement_propose(member, now_);
+        choir__agreement_tick(member, now_);
+        Note(r);
+        all_done &= member->phase == CHOIR__AGREE_DONE;
+      }
+      if (all_done && now_ >= kTrouble) break;
+    }
+  }
+
+  void Check() const {
+    int32_t alive = 0;
+    choir__members_t survivors = {};
+    for (int32_t r = 0; r < size(); ++r)
+      if (is_alive_[Size(r)]) {
+        choir__members_add(&survivors, r);
+        ++alive;
+      }
+    int32_t done = 0;
+    for (int32_t r = 0; r < size(); ++r)
+      done +=
+          is_alive_[Size(r)] && members_[Size(r)].phase == CHOIR__AGREE_DONE;
+    if (choir__members_decide(&survivors, size())) {
+      EXPECT_EQ(done, alive) << "not all survivors have heard";
+    } else if (decisions_.empty()) {
+      EXPECT_EQ(done, 0);
+    }
+    ASSERT_LE(decisions_.size(), 1u) << "there is a second decision";
+    if (decisions_.empty()) return;
+    const choir__decision_t& decision = decisions_[0];
+    EXPECT_TRUE(choir__members_decide(&decision.members, size()));
+    int64_t latest = -1;
+    for (int32_t r = 0; r < size(); ++r)
+      if (choir__members_has(&decision.members, r))
+        latest = std::max(latest, members_[Size(r)].applied);
+    EXPECT_EQ(decision.step, latest);
+  }
+
+  bool is_decided() const { return !decisions_.empty(); }
+  int32_t left_out() const {
+    return decisions_.empty()
+               ? 0
+               : size() - choir__members_count(&decisions_[0].members);
+  }
+
+ private:
+  struct Link {
+    World* world;
+    int32_t rank;
+  };
+  static size_t Size(int32_t n) { return static_cast<size_t>(n); }
+  int32_t size() const { return static_cast<int32_t>(members_.size()); }
+  double Share() { return static_cast<double>(random_() % 10000) / 10000; }
+
+  static void Send(void* self, const Message* message) {
+    static_cast<Link*>(self)->world->Post(*message);
+  }
+
+  void Post(const Message& message) {
+    if (now_ < kTrouble && Share() < loss_) return;
+    const int copies = now_ < kTrouble && random_() % 10 == 0 ? 2 : 1;
+    for (int i = 0; i < copies; ++i) {
+      const double late =
+          random_() % 8 == 0 ? Share() * 3 * kLimit : Share() * 0.1;
+      events_.push({now_ + late, order_++, message.to, message});
+    }
+  }
+
+  void Deliver() {
+    while (!events_.empty() && events_.top().at <= now_) {
+      const Event event = events_.top();
+      events_.pop();
+      const size_t from = Size(event.message.from), to = Size(event.to);
+      if (!is_alive_[to] || side_[from] != side_[to]) continue;
+      choir__agreement_receive(&members_[to], &event.message, now_);
+      Note(event.to);
+    }
+  }
+
+  void MakeTrouble() {
+    switch (random_() % 3) {
+      case 0: {  // dies; some see it
+        const auto rank = static_cast<int32_t>(random_() % members_.size());
+        is_alive_[Size(rank)] = false;
+        for (int32_t r = 0; r < size(); ++r)
+          if (r != rank && random_() % 2)
+            choir__agreement_note_gone(&members_[Size(r)], rank, now_);
+        break;
+      }
+      case 1:  // a split
+        for (int& side : side_) side = static_cast<int>(random_() % 2);
+        break;
+      default:
+        std::fill(side_.begin(), side_.end(), 0);
+    }
+  }
+
+  // Who is dead is known, and a message comes within a limit.
+  void EndTrouble() {
+    std::fill(side_.begin(), side_.end(), 0);
+    for (int32_t rank = 0; rank < size(); ++rank)
+      for (int32_t r = 0; !is_alive_[Size(rank)] && r < size(); ++r)
+        choir__agreement_note_gone(&members_[Size(r)], rank, now_);
+  }
+
+  // Also what those decide who die later.
+  void Note(int32_t rank) {
+    const choir__agreement_t& member = members_[Size(rank)];
+    if (member.phase != CHOIR__AGREE_DONE) return;
+    for (const choir__decision_t& known : decisions_)
+      if (memcmp(&known, &member.decision, sizeof known) == 0) return;
+    decisions_.push_back(member.decision);
+  }
+
+  std::mt19937 random_;
+  std::vector<choir__agreement_t> members_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<int> side_;
+  std::vector<bool> is_alive_;
+  std::priority_queue<Event> events_;
+  std::vector<choir__decision_t> decisions_;  // different ones
+  int64_t order_ = 0;
+  double now_ = 0, loss_ = 0;
+};
+
+// CHOIR_TEST_SCHEDULES: how many.
+unsigned Schedules() {
+  const char* text = getenv("CHOIR_TEST_SCHEDULES");
+  return text ? static_cast<unsigned>(std::stoul(text)) : 20000;
+}
+
+TEST(AgreementTest, ThereIsOneDecision) {
+  unsigned decided = 0, smaller = 0;
+  for (unsigned seed = 0; seed < Schedules(); ++seed) {
+    SCOPED_TRACE(seed);
+    World world(1 + static_cast<int32_t>(seed % 8), seed);
+    world.Run();
+    world.Check();
+    decided += world.is_decided();
+    smaller += world.left_out() > 0;
+    if (HasFailure()) return;
+  }
+  // Both happen often, or the schedules would show little.
+  EXPECT_GT(decided, Schedules() / 2);
+  EXPECT_GT(smaller, Schedules() / 5);
+}
+
+// Two sets that may decide have a member in common.
+TEST(AgreementTest, Quorums) {
+  for (int32_t size = 1; size <= 10; ++size) {
+    std::vector<choir__members_t> deciding;
+    for (uint64_t bits = 0; bits < (uint64_t{1} << size); ++bits) {
+      const choir__members_t members = {{bits}};
+      if (choir__members_decide(&members, size)) deciding.push_back(members);
+    }
+    for (const auto& a : deciding)
+      for (const auto& b : deciding) ASSERT_NE(a.bits[0] & b.bits[0], 0u);
+  }
+  choir__members_t half = {};
+  choir__members_add(&half, 0);
+  EXPECT_TRUE(choir__members_decide(&half, 2));
+  half = {};
+  choir__members_add(&half, 1);
+  EXPECT_FALSE(choir__members_decide(&half, 2));
+  choir__members_t many = {};
+  for (int32_t r = 0; r < 513; ++r) choir__members_add(&many, 2 * r % 1023);
+  EXPECT_EQ(choir__members_count(&many), 513);
+  EXPECT_TRUE(choir__members_decide(&many, CHOIR__MEMBERS_MOST));
+}
+
+struct Sent {
+  std::vector<Message> messages;
+  static void Add(void* self, const Message* message) {
+    static_cast<Sent*>(self)->messages.push_back(*message);
+  }
+};
+
+choir__agreement_t Member(Sent* sent, int32_t rank, int32_t size,
+                          int64_t applied) {
+  choir__agreement_t member;
+  const choir__agreement_config_t config = {3,      rank,      size,
+                                            kLimit, Sent::Add, sent};
+  choir__agreement_begin(&member, &config, applied);
+  return member;
+}
+
+// A run of one worker, and one whose others are known to be gone.
+TEST(AgreementTest, Alone) {
+  Sent sent;
+  choir__agreement_t one = Member(&sent, 0, 1, 5);
+  choir__agreement_propose(&one, 0);
+  ASSERT_EQ(one.phase, CHOIR__AGREE_DONE);
+  EXPECT_EQ(one.decision.step, 5);
+  choir__agreement_t two = Member(&sent, 0, 2, -1);
+  choir__agreement_note_gone(&two, 1, 0);
+  choir__agreement_propose(&two, 0);
+  ASSERT_EQ(two.phase, CHOIR__AGREE_DONE);
+  EXPECT_EQ(choir__members_count(&two.decision.members), 1);
+  EXPECT_EQ(two.decision.step, -1);
+  // The other half waits.
+  choir__agreement_t other = Member(&sent, 1, 2, 5);
+  choir__agreement_note_gone(&other, 0, 0);
+  choir__agreement_propose(&other, 0);
+  for (double now = 0; now < 100; now += 0.1)
+    choir__agreement_tick(&other, now);
+  EXPECT_NE(other.phase, CHOIR__AGREE_DONE);
+}
+
+// Nothing is waited for where nobody is missing: two round trips.
+TEST(AgreementTest, IsQuickWhereAllAnswer) {
+  Sent sent;
+  std::vector<choir__agreement_t> members;
+  for (int32_t r = 0; r < 4; ++r) members.push_back(Member(&sent, r, 4, 9 + r));
+  for (int32_t r = 0; r < 3; ++r)
+    choir__agreement_note_gone(&members[static_cast<size_t>(r)], 3, 0);
+  choir__agreement_propose(&members[1], 0);
+  int rounds = 0;
+  while (!sent.messages.empty() && ++rounds) {
+    const std::vector<Message> now = std::move(sent.messages);
+    sent.messages.clear();
+    for (const Message& message : now)
+      if (message.to != 3)
+        choir__agreement_receive(&members[static_cast<size_t>(message.to)],
+                                 &message, 0);
+  }
+  EXPECT_EQ(rounds, 5);
+  for (int32_t r = 0; r < 3; ++r) {
+    const choir__agreement_t& member = members[static_cast<size_t>(r)];
+    ASSERT_EQ(member.phase, CHOIR__AGREE_DONE) << r;
+    EXPECT_EQ(member.decision.members.bits[0], 7u);
+    EXPECT_EQ(member.decision.step, 11);
+  }
+}
+
+// Of other generations and of ranks that there are not.
+TEST(AgreementTest, WhatIsNotOfIt) {
+  Sent sent;
+  choir__agreement_t member = Member(&sent, 1, 3, 5);
+  Message message = {};
+  message.kind = CHOIR__AGREE_DECIDE;
+  message.generation = 2;
+  choir__agreement_receive(&member, &message, 0);
+  message.generation = 3;
+  for (int32_t from : {-1, 1, 3, int32_t{CHOIR__MEMBERS_MOST}}) {
+    message.from = from;
+    choir__agreement_receive(&member, &message, 0);
+  }
+  message.from = 0;
+  message.kind = CHOIR__AGREE_KINDS;
+  choir__agreement_receive(&member, &message, 0);
+  EXPECT_EQ(member.phase, CHOIR__AGREE_IDLE);
+  EXPECT_TRUE(sent.messages.empty());
+}
+
+}  // namespace
