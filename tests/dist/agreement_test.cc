@@ -298,6 +298,46 @@ TEST(AgreementTest, IsQuickWhereAllAnswer) {
   }
 }
 
+Message From(int32_t rank, choir__agreement_kind_t kind,
+             choir__attempt_t attempt) {
+  Message message = {};
+  message.generation = 3;
+  message.from = rank;
+  message.kind = kind;
+  message.attempt = attempt;
+  message.applied = 4;
+  return message;
+}
+
+// What was for an older attempt does not count for this one.
+TEST(AgreementTest, RepliesToAnOlderAttempt) {
+  Sent sent;
+  choir__agreement_t member = Member(&sent, 0, 3, 4);
+  choir__agreement_propose(&member, 0);
+  const choir__attempt_t first = member.own;
+  const Message refusal = From(2, CHOIR__AGREE_REFUSE, {5, 2});
+  choir__agreement_receive(&member, &refusal, 0.1);
+  for (double now = 0.1; member.phase == CHOIR__AGREE_RESTING; now += 0.1)
+    choir__agreement_tick(&member, now);
+  ASSERT_EQ(member.phase, CHOIR__AGREE_ASKING);
+  EXPECT_EQ(member.own.number, 6);
+  const choir__attempt_t second = member.own;
+  const double late = member.until + 0.1;
+  const Message old_answer = From(1, CHOIR__AGREE_ANSWER, first);
+  choir__agreement_receive(&member, &old_answer, late);
+  EXPECT_EQ(member.phase, CHOIR__AGREE_ASKING);
+  const Message answer = From(1, CHOIR__AGREE_ANSWER, second);
+  choir__agreement_receive(&member, &answer, late);
+  ASSERT_EQ(member.phase, CHOIR__AGREE_PROPOSING);
+  const Message old_accept = From(2, CHOIR__AGREE_ACCEPT, first);
+  choir__agreement_receive(&member, &old_accept, late);
+  EXPECT_EQ(member.phase, CHOIR__AGREE_PROPOSING);
+  const Message accept = From(1, CHOIR__AGREE_ACCEPT, second);
+  choir__agreement_receive(&member, &accept, late);
+  EXPECT_EQ(member.phase, CHOIR__AGREE_DONE);
+  EXPECT_EQ(member.decision.members.bits[0], 3u);
+}
+
 // Of other generations and of ranks that there are not.
 TEST(AgreementTest, WhatIsNotOfIt) {
   Sent sent;
