@@ -679,3 +679,128 @@ void choir__micro_shards_drop(choir_scope_t* scope, choir_var_t* var) {
     choir_tensor_release(var->leaves[i].grad);
   var->leaves = NULL;
 }
+
+// ---- Losses ----
+
+// What the variable, of no sample, is by the micro-shard at hand alone; into
+// `dst`, if that is not NULL and it was computed from samples.
+static choir_status_t run_part(const choir_scope_t* scope,
+                               const choir_var_t* var, choir_tensor_t* dst,
+                               choir_tensor_t** out_part) {
+  const choir_tape_entry_t* entry = var->entry;
+  *out_part = var->tensor;
+  if (var->rows == 0 && !var->is_partial) {
+    choir_tensor_retain(var->tensor);
+    return NULL;
+  }
+  if (var->rows > 0) return slice(scope, var, var->tensor, out_part);
+  if (!entry || entry->op == CHOIR_OP_COUNT || var->rows == CHOIR__MIXED)
+    return CHOIR_ERROR(UNIMPLEMENTED,
+                       "with micro-shards a loss needs to be computed from "
+                       "samples by ops whose rows are those of samples");
+  choir_tensor_t* srcs[CHOIR_MAX_OPERANDS] = {NULL};
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {dst};
+  choir_status_t status = NULL;
+  for (int32_t i = 0; !status && i < entry->src_count; ++i)
+    status = run_part(scope, entry->srcs[i], NULL, &srcs[i]);
+  if (!status)
+    status = choir_op_run(scope->stream, entry->op, srcs, entry->src_count,
+                          entry->attrs, false, dsts);
+  for (int32_t i = 0; i < entry->src_count; ++i) choir_tensor_release(srcs[i]);
+  for (int32_t i = status ? 0 : 1; i < CHOIR_OP_MAX_RESULTS; ++i)
+    if (dsts[i] != dst) choir_tensor_release(dsts[i]);
+  *out_part = status ? NULL : dsts[0];
+  if (!status && dst) choir_tensor_retain(dst);
+  return status;
+}
+
+// Elements [first, first + count) of a vector.
+static choir_status_t elements(const choir_tensor_t* vector, int64_t first,
+                               int64_t count, choir_tensor_t** out_some) {
+  choir_view_t view = *choir_tensor_view(vector);
+  view.offset += first;
+  view.shape[0] = count;
+  return choir_tensor_from_view(&view, out_some);
+}
+
+// Of each micro-shard, to a vector; without them the loss itself.
+static choir_status_t run_parts(choir_scope_t* scope, const choir_var_t* loss,
+                                choir_tensor_t* parts) {
+  choir_status_t status = NULL;
+  for (int64_t i = 0; !status && i < choir_tensor_count(parts); ++i) {
+    choir_tensor_t *place = NULL, *part = loss->tensor;
+    choir_view_t view = *choir_tensor_view(loss->tensor);
+    view.buffer = choir_tensor_view(parts)->buffer;
+    view.offset = choir_tensor_view(parts)->offset + i;
+    CHOIR_TRY(choir_tensor_from_view(&view, &place));
+    if (scope->leaf_count > 0) {
+      take_leaf(scope, i);
+      status = run_part(scope, loss, place, &part);
+    } else {
+      choir_tensor_retain(part);
+    }
+    if (!status && part != place)
+      status = choir_op_run(scope->stream, CHOIR_OP_COPY, &part, 1, NULL, false,
+                            &place);
+    choir_tensor_release(part);
+    choir_tensor_release(place);
+  }
+  return status;
+}
+
+// values[first ..] *= factor.
+static choir_status_t scale_some(const choir_scope_t* scope,
+                                 const choir_tensor_t* values, int64_t first,
+                                 int64_t count, double factor) {
+  choir_tensor_t* some = NULL;
+  const choir_scale_attrs_t attrs = {.factor = factor};
+  if (count == 0) return NULL;
+  CHOIR_TRY(elements(values, first, count, &some));
+  choir_tensor_t* dst = some;
+  choir_status_t status = choir_op_run(scope->stream, CHOIR_OP_SCALE, &some, 1,
+                                       &attrs, false, &dst);
+  choir_tensor_release(some);
+  return status;
+}
+
+// Parts become multiples of 2^-30, and are added up.
+static choir_status_t add_parts(const choir_scope_t* scope,
+                                choir_tensor_t* parts, choir_tensor_t* values,
+                                choir_tensor_t* sum) {
+  const choir_cast_attrs_t to_f64 = {.dtype = CHOIR_DTYPE_F64};
+  const choir_reduce_attrs_t all = {.axis = -1, .keep_dims = true};
+  const double unit = 1.0 / (1 << 30);
+  const int64_t last = choir_tensor_count(parts) - 1;
+  const bool has_shares = scope->leaf_count > 0;
+  choir_tensor_t* dst = values;
+  CHOIR_TRY(choir_op_run(scope->stream, CHOIR_OP_CAST, &parts, 1, &to_f64,
+                         false, &dst));
+  // The last may be shorter.
+  CHOIR_TRY(scale_some(scope, values, 0, last,
+                       (has_shares ? share_of(scope, 0) : 1) / unit));
+  CHOIR_TRY(scale_some(scope, values, last, 1,
+                       (has_shares ? share_of(scope, last) : 1) / unit));
+  CHOIR_TRY(choir_op_run(scope->stream, CHOIR_OP_ROUND_EVEN, &values, 1, NULL,
+                         false, &dst));
+  CHOIR_TRY(scale_some(scope, values, 0, last + 1, unit));
+  return choir_op_run(scope->stream, CHOIR_OP_SUM, &values, 1, &all, true,
+                      &sum);
+}
+
+choir_status_t choir_scope_add_losses(choir_scope_t* scope,
+                                      const choir_var_t* loss,
+                                      choir_tensor_t* sum) {
+  const int64_t count = scope->leaf_count > 0 ? scope->leaf_count : 1;
+  choir_tensor_t *parts = NULL, *values = NULL;
+  if (!choir_scope_is_ok(scope)) return NULL;
+  choir_status_t status = choir_tensor_create(
+      scope->device, choir_tensor_dtype(loss->tensor), 1, &count, &parts);
+  if (!status)
+    status =
+        choir_tensor_create(scope->device, CHOIR_DTYPE_F64, 1, &count, &values);
+  if (!status) status = run_parts(scope, loss, parts);
+  if (!status) status = add_parts(scope, parts, values, sum);
+  choir_tensor_release(parts);
+  choir_tensor_release(values);
+  return status;
+}

@@ -278,6 +278,16 @@ typedef struct choir_backward_options_s {
                                choir_tensor_t* node);
 } choir_backward_options_t;
 
+// Adds to `sum`, f64 (1), the value of `loss`, one element, as a multiple of
+// 2^-30: sums of those up to 2^22 are exact, so that they do not depend on
+// their order. In a step with micro-shards it adds, of each of this rank's, the
+// value that is computed from its samples alone, times its share of the step's:
+// the sum over all ranks is the same for any number of them.
+CHOIR_API choir_status_t choir_scope_add_losses(choir_scope_t* scope,
+                                                const choir_var_t* loss,
+                                                choir_tensor_t* sum)
+    CHOIR_NODISCARD;
+
 // Gradients of `loss` (one element, see start) with respect to all parameters
 // and leaves that it depends on, overwriting param->grad. options may be NULL.
 // Once per step.

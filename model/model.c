@@ -349,6 +349,13 @@ static choir_status_t count_pass(void* self) {
   return NULL;
 }
 
+// With micro-shards: those of all ranks together are one batch's.
+static choir_status_t count_losses(choir_model_t* model, choir_var_t* loss) {
+  if (!loss) return NULL;
+  model->metrics.batches += choir_scope_step(model->scope)->first_sample == 0;
+  return choir_scope_add_losses(model->scope, loss, model->loss_sum);
+}
+
 void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
                                      choir_var_t* loss) {
   model->is_updated = true;
@@ -359,6 +366,8 @@ void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
   }
   if (choir_scope_is_ok(scope))
     choir_scope_fail(scope, choir__model_note_loss(model, loss));
+  if (choir_scope_is_ok(scope) && choir_scope_step(scope)->micro_shard > 0)
+    choir_scope_fail(scope, count_losses(model, loss));
   choir_scope_fail(
       scope, choir_stream_call(choir_scope_stream(scope), end_forward, model));
   model->updater->vtable->backward_and_update(model->updater, scope, loss);
@@ -406,11 +415,6 @@ static choir_var_t* default_loss(choir_scope_t* scope, choir_var_t* out,
   return choir_var_softmax_cross_entropy(scope, out, targets);
 }
 
-static choir_status_t add_loss(const choir_model_t* model, choir_var_t* loss,
-                               choir_tensor_t* counter) {
-  return choir__model_take_loss(model, loss, true, counter);
-}
-
 // Hits, where targets are class labels; of a loss without scores the labels
 // alone.
 static choir_status_t count_hits(choir_model_t* model, choir_var_t* out,
@@ -449,8 +453,8 @@ static choir_var_t* default_train_one_batch(choir_model_t* model,
 
 static choir_status_t count_training(choir_model_t* model, choir_var_t* out,
                                      choir_var_t* targets, choir_var_t* loss) {
-  if (loss) {
-    CHOIR_TRY(add_loss(model, loss, model->loss_sum));
+  if (loss && choir_scope_step(model->scope)->micro_shard == 0) {
+    CHOIR_TRY(choir__model_take_loss(model, loss, true, model->loss_sum));
     ++model->metrics.batches;
   }
   return count_hits(model, out, targets);
@@ -460,7 +464,7 @@ static choir_status_t count_training(choir_model_t* model, choir_var_t* out,
 // own always.
 static choir_status_t evaluate_in_scope(choir_model_t* model,
                                         choir_vars_t inputs,
-                                        choir_vars_t targets) {
+                                        choir_vars_t targets, bool is_shard) {
   const choir_model_def_t* def = model->def;
   choir_scope_t* scope = model->scope;
   choir_var_t* labels = targets.at[0];
@@ -477,7 +481,10 @@ static choir_status_t evaluate_in_scope(choir_model_t* model,
         .factor = (double)choir_view_count(choir_var_view(labels))};
     choir_var_t* sum = choir_var_scale(scope, loss, &rows);
     if (!choir_scope_is_ok(scope)) return NULL;
-    CHOIR_TRY(add_loss(model, sum, model->evaluation_loss));
+    CHOIR_TRY(
+        is_shard
+            ? choir_scope_add_losses(scope, sum, model->evaluation_loss)
+            : choir__model_take_loss(model, sum, true, model->evaluation_loss));
   }
   return count_hits(model, out, labels);
 }
@@ -674,9 +681,67 @@ static choir_status_t evaluate_eagerly(choir_model_t* model,
   vars_t xs, ys;
   const choir_vars_t inputs = take_tensors(model, batch->inputs, &xs);
   const choir_vars_t targets = take_tensors(model, batch->targets, &ys);
-  choir_scope_fail(scope, evaluate_in_scope(model, inputs, targets));
+  choir_scope_fail(
+      scope, evaluate_in_scope(model, inputs, targets, batch->micro_shard > 0));
   choir_status_t status = choir_scope_end(scope);
   return choir__model_end_graph(model, batch, &recorded, NULL, status);
+}
+
+static choir_status_t evaluate(choir_model_t* model,
+                               const choir_model_batch_t* batch) {
+  bool done = false;
+  choir_status_t status =
+      choir__model_replay(model, CHOIR__STEP_EVALUATE, batch, NULL, &done);
+  return status || done ? status : evaluate_eagerly(model, batch);
+}
+
+// Samples first .. first + count - 1 of each tensor; each ends a list by NULL.
+static choir_status_t take_samples(choir_tensor_t* const* all, int64_t samples,
+                                   int64_t first, int64_t count,
+                                   choir_tensor_t** out_some) {
+  for (int32_t i = 0; i < CHOIR_MODEL_MAX_TENSORS && all[i]; ++i) {
+    choir_view_t view = *choir_tensor_view(all[i]);
+    const int64_t rows = view.ndim > 0 ? view.shape[0] / samples : 0;
+    if (rows == 0 || view.shape[0] != rows * samples)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "with micro-shards the first dimension of a batch's "
+                         "tensors is that of its %lld samples",
+                         (long long)samples);
+    view.offset += first * rows * view.strides[0];
+    view.shape[0] = count * rows;
+    CHOIR_TRY(choir_tensor_from_view(&view, &out_some[i]));
+  }
+  return NULL;
+}
+
+static void release_all(choir_tensor_t* const* tensors) {
+  for (int32_t i = 0; i < CHOIR_MODEL_MAX_TENSORS; ++i)
+    choir_tensor_release(tensors[i]);
+}
+
+// Losses of a batch are sums in an order that follows from its size: those of
+// micro-shards are the same wherever they are.
+static choir_status_t evaluate_shards(choir_model_t* model,
+                                      const choir_model_batch_t* batch) {
+  const int64_t all = batch->sample_count, size = batch->micro_shard;
+  choir_status_t status = NULL;
+  for (int64_t first = 0; !status && first < all; first += size) {
+    choir_model_batch_t one = *batch;
+    memset(one.inputs, 0, sizeof(one.inputs));
+    memset(one.targets, 0, sizeof(one.targets));
+    one.first_sample = 0;
+    one.sample_count = all - first < size ? all - first : size;
+    one.global_count = one.sample_count;
+    status =
+        take_samples(batch->inputs, all, first, one.sample_count, one.inputs);
+    if (!status)
+      status = take_samples(batch->targets, all, first, one.sample_count,
+                            one.targets);
+    if (!status) status = evaluate(model, &one);
+    release_all(one.inputs);
+    release_all(one.targets);
+  }
+  return status;
 }
 
 choir_status_t choir_model_evaluate(choir_model_t* model,
@@ -685,10 +750,8 @@ choir_status_t choir_model_evaluate(choir_model_t* model,
   CHOIR_TRY(check_batch(model, batch));
   if (batch->sample_count == 0) return NULL;
   const int64_t samples = model->metrics.samples;
-  bool done = false;
-  choir_status_t status =
-      choir__model_replay(model, CHOIR__STEP_EVALUATE, batch, NULL, &done);
-  if (!status && !done) status = evaluate_eagerly(model, batch);
+  choir_status_t status = batch->micro_shard > 0 ? evaluate_shards(model, batch)
+                                                 : evaluate(model, batch);
   CHOIR_TRY_NOTE(status, "model %s: evaluate%s", model->def->name,
                  model->metrics.samples != samples
                      ? " counted the batch, go on with the next one; then"

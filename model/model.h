@@ -238,8 +238,9 @@ CHOIR_API void choir_model_backward_and_update(choir_model_t* model,
 CHOIR_API void choir_model_retract_step(choir_model_t* model);
 
 typedef struct choir_metrics_s {
-  double loss_sum;  // of the batch losses
-  int64_t batches;
+  double loss_sum;  // of the batch losses; see choir_scope_add_losses
+  int64_t batches;  // with micro-shards those of all ranks are one, counted by
+                    // the rank of the first
   int64_t correct;  // labels that have the largest score; see def's loss
   int64_t samples;  // labels: of scores (n, classes) n, of (n, t, classes) n t
   // Of evaluation, by labels, where train_one_batch is the default or the

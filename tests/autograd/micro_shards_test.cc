@@ -179,14 +179,26 @@ class Net {
     if (rounds) options.round_node = RoundNode;
     choir_scope_begin(scope, &step);
     choir_var_t* loss = count > 0 ? Loss(scope, first, count) : nullptr;
+    if (loss) {
+      EXPECT_OK(choir_scope_add_losses(scope, loss, losses.get()));
+    }
     choir_scope_backward(scope, loss, &options);
     choir_status_t status = choir_scope_end(scope);
     choir_scope_destroy(scope);
     return status;
   }
 
+  // Of all runs since it was asked.
+  double TakeLosses() {
+    double sum = 0, zero = 0;
+    EXPECT_OK(choir_tensor_read(losses.get(), &sum, sizeof sum));
+    EXPECT_OK(choir_tensor_write(losses.get(), &zero, sizeof zero));
+    return sum;
+  }
+
   std::vector<std::unique_ptr<Param>> params;
   Ints ids, labels;
+  TensorPtr losses = Make(Cpu(), {1}, Doubles{0});
 };
 
 // Of each parameter, the sum over ranks whose samples end at `ends`.
@@ -253,6 +265,37 @@ TEST(MicroShardsTest, AreTheSameForAnyRanks) {
                             wanted[p].size() * sizeof(float)))
             << net.params[p]->param.name << ", micro-shards of " << size << ", "
             << ends.size() << " ranks, rounded: " << rounds;
+    }
+  }
+}
+
+TEST(MicroShardsTest, LossesAreTheSameForAnyRanks) {
+  for (int64_t size : {1, 3, 22}) {
+    Net net;
+    ASSERT_OK(net.Run(size, 0, kSamples));
+    const double wanted = net.TakeLosses();
+    // Each micro-shard's loss by itself.
+    double sum = 0;
+    for (int64_t first = 0; first < kSamples; first += size) {
+      const int64_t count = std::min(size, kSamples - first);
+      ASSERT_OK(net.Run(0, first, count));
+      sum += net.TakeLosses() * static_cast<double>(count) / kSamples;
+    }
+    EXPECT_GT(sum, 1);
+    EXPECT_NEAR(wanted, sum, 1e-6);
+    std::mt19937 random(5);
+    for (int trial = 0; trial < 8; ++trial) {
+      std::vector<int64_t> ends = {kSamples};
+      for (size_t ranks = random() % 8; ends.size() < ranks;)
+        ends.push_back(std::min<int64_t>(
+            kSamples, static_cast<int64_t>(random() % 23) / size * size));
+      std::sort(ends.begin(), ends.end());
+      int64_t first = 0;
+      for (int64_t end : ends) {
+        ASSERT_OK(net.Run(size, first, end - first));
+        first = end;
+      }
+      EXPECT_EQ(net.TakeLosses(), wanted) << size << ", " << ends.size();
     }
   }
 }

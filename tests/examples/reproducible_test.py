@@ -7,6 +7,8 @@ import re
 from tests.examples import harness
 
 DIGEST = re.compile(r"digest = ([0-9a-f]{16})")
+# What all workers together say of the run.
+RESULT = re.compile(r"(?:digest|loss|accuracy) = ([0-9a-f.]+)")
 
 # What ONEDNN_MAX_CPU_ISA allows: all, no AVX-512, no AVX.
 SETS = ("ALL", "AVX2", "SSE41")
@@ -73,7 +75,7 @@ class ReproducibleTest(harness.ProgramTest):
                 "--reproducible", "--workers", workers, "--comm", comm, *launcher,
                 "--threads", 1 + workers % 2, *arguments, program=program,
             )  # fmt: skip
-            found[workers, comm] = DIGEST.findall(out)
+            found[workers, comm] = RESULT.findall(out)
         first = found[1, "shm"]
         self.assertGreater(len(first), 0)
         for run, digests in found.items():
