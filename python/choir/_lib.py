@@ -188,7 +188,7 @@ class BackwardOptions(Structure):
     _fields_ = [
         ("params", POINTER(POINTER(Param))), ("param_count", c_size_t),
         ("on_grad", _P), ("self", _P), ("start", _P),
-        ("is_part_of_forward", c_bool),
+        ("is_part_of_forward", c_bool), ("round_node", _P),
     ]
 
 class Initializer(Structure):
