@@ -176,6 +176,7 @@ static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
     for (const choir_tape_entry_t* entry = scope->tape; entry;
          entry = entry->previous)
       CHOIR_TRY(visit_entry(scope, entry, options));
+    if (!given) CHOIR_TRY(choir__micro_shards_check_loss(scope, loss));
   }
   for (size_t i = 0; options && i < options->param_count; ++i) {
     choir_param_t* param = options->params[i];

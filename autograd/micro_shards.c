@@ -511,6 +511,13 @@ static choir_status_t refuse(const choir_tape_entry_t* entry) {
           : "of a source or a result here that does not hold");
 }
 
+choir_status_t choir__micro_shards_check_loss(const choir_scope_t* scope,
+                                              const choir_var_t* loss) {
+  return scope->leaf_count > 0 && loss->rows != 0 && loss->entry
+             ? refuse(loss->entry)
+             : NULL;
+}
+
 choir_status_t choir__micro_shards_visit(choir_scope_t* scope,
                                          const choir_tape_entry_t* entry,
                                          run_t run) {

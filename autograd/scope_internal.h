@@ -164,6 +164,11 @@ choir_status_t choir__turn_node(choir_grad_t* grad, const int32_t* sources,
                                 choir_tensor_t* const* srcs, int32_t src_count,
                                 uint32_t rows, const void* attrs)
     CHOIR_NODISCARD;
+// Whether it is weighted by micro-shards: one of which it is not known what it
+// has of each is refused.
+choir_status_t choir__micro_shards_check_loss(const choir_scope_t* scope,
+                                              const choir_var_t* loss)
+    CHOIR_NODISCARD;
 // Runs an entry's rule in all turns that it takes.
 choir_status_t choir__micro_shards_visit(
     choir_scope_t* scope, const choir_tape_entry_t* entry,

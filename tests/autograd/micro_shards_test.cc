@@ -423,4 +423,25 @@ TEST_F(MicroShardsMistakes, CustomOps) {
                 Finish(Sum(y)));
 }
 
+// Without parameters of its own: what comes behind it is not known either.
+TEST_F(MicroShardsMistakes, CustomOpsBetween) {
+  choir_var_t* x = Begin();
+  x = choir_var_matmul(scope_, x, choir_scope_param(scope_, &w_.param),
+                       nullptr);
+  choir_custom_op_t op = {};
+  op.name = "mine";
+  op.backward = [](void*, choir_tensor_t* dy,
+                   choir_tensor_t** dxs) -> choir_status_t {
+    choir_tensor_retain(dxs[0] = dy);
+    return nullptr;
+  };
+  choir_var_t* y =
+      choir_scope_record_custom(scope_, &op, &x, 1, choir_var_tensor(x));
+  choir_var_t* loss = Sum(y);
+  TensorPtr losses = Make(Cpu(), {1}, Doubles{0});
+  EXPECT_STATUS(UNIMPLEMENTED, "a loss needs to be computed from samples",
+                choir_scope_add_losses(scope_, loss, losses.get()));
+  EXPECT_STATUS(UNIMPLEMENTED, "must be that of samples", Finish(loss));
+}
+
 }  // namespace
