@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the launchers share: a guard, an environment, the sentences about ends
 // that are no worker's.
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -63,16 +65,30 @@ static bool is_of_outer_launcher(const char* entry) {
   return false;
 }
 
+// Whether workers of two threads would be more threads than cores. Then those
+// that wait busily for another one keep it from its core, and a step takes
+// fifty times as long.
+static bool is_crowded(const choir__launcher_t* launcher) {
+  cpu_set_t set;
+  return !sched_getaffinity(0, sizeof(set), &set) &&
+         2 * launcher->config->workers > CPU_COUNT(&set);
+}
+
 size_t choir__launch_room(size_t text_count) {
   size_t count = 0;
   while (environ[count]) ++count;
-  return 1 + text_count + count + 1;
+  return 1 + text_count + 1 + count + 1;
 }
 
 void choir__launcher_fill(const choir__launcher_t* launcher, char* const* texts,
                           size_t text_count, char** entries) {
   *entries++ = (char*)launcher->mark_text;
   for (size_t i = 0; i < text_count; ++i) *entries++ = texts[i];
+  // $OMP_WAIT_POLICY: how the threads of a worker wait for each other, "active"
+  // or "passive". Not set: passive for workers of a launcher that has fewer
+  // than two cores for each, else as OpenMP chooses.
+  if (is_crowded(launcher) && !getenv("OMP_WAIT_POLICY"))
+    *entries++ = (char*)"OMP_WAIT_POLICY=passive";
   for (char** entry = environ; *entry; ++entry) {
     bool is_left_out = is_of_outer_launcher(*entry);
     for (size_t i = 0; i < text_count; ++i)

@@ -321,6 +321,29 @@ TEST(LaunchTest, OddExitStatusIsTold) {
       << report.message;
 }
 
+// Fewer than two cores for each worker; what the user chose stays.
+TEST(LaunchTest, ThreadsOfACrowdDoNotWaitBusily) {
+  if (choir_launch_is_worker()) {
+    const char* policy = getenv("OMP_WAIT_POLICY");
+    const char* chosen = getenv("CHOIR_TEST_POLICY");
+    _exit(policy && !strcmp(policy, chosen ? chosen : "passive") ? 0 : 9);
+  }
+  const int crowd = static_cast<int>(std::thread::hardware_concurrency()) / 2;
+  if (IsLauncher()) RunLauncher(crowd + 1);
+  for (const char* chosen : {"", "active"}) {
+    if (*chosen) {
+      setenv("CHOIR_TEST_POLICY", chosen, 1);
+      setenv("OMP_WAIT_POLICY", chosen, 1);
+    } else {
+      unsetenv("OMP_WAIT_POLICY");
+    }
+    Report report = Launch();
+    EXPECT_EQ(report.exit_status, 0) << chosen << ": " << report.message;
+  }
+  unsetenv("CHOIR_TEST_POLICY");
+  unsetenv("OMP_WAIT_POLICY");
+}
+
 // That a program could not be started is not told by an exit status.
 TEST(LaunchTest, ExitStatus127IsAnotherOne) {
   if (choir_launch_is_worker()) _exit(127);
