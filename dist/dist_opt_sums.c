@@ -425,8 +425,9 @@ static choir_status_t run_sum(const choir_record_t* record,
   const choir__sum_tree_t own = nodes_of(&attrs->leaves);
   const int64_t capacity =
       size * (HEAD + most_nodes(attrs->leaves.all) * bucket->part);
-  CHOIR_TRY(
-      make_room(dist, &sums->sent, size * (HEAD + own.count * bucket->part)));
+  // Also for this rank's part of the sum.
+  const int64_t given = own.count > 0 ? own.count : 1;
+  CHOIR_TRY(make_room(dist, &sums->sent, size * (HEAD + given * bucket->part)));
   CHOIR_TRY(make_room(dist, &sums->received, capacity));
   choir_collective_t exchange = {.kind = CHOIR_COLLECTIVE_ALL_TO_ALL_V,
                                  .dtype = CHOIR_DTYPE_F32,
