@@ -115,8 +115,9 @@ void choir__sum_tree_add_up(const choir__sum_term_t* terms, int32_t count,
   const float* row[HEIGHT];
   for (int64_t at = 0; at < elements; at += STRIP) {
     const int64_t width = elements - at < STRIP ? elements - at : STRIP;
-    int32_t height = 0;
-    for (int32_t k = 0; k < count; k++) {
+    row[0] = open_term(&terms[0], halves, at, sums[0], width);
+    int32_t height = 1;
+    for (int32_t k = 1; k < count; k++) {
       row[height] = open_term(&terms[k], halves, at, sums[height], width);
       height++;
       for (int32_t n = 1; n <= terms[k].sums && height > 1; n++) {
