@@ -10,6 +10,17 @@ from choir._sha256 import sha256_of
 from tests.examples import harness
 
 PAGE = os.path.join(harness.ROOT, "docs/reproducible.md")
+# What the programs find beside themselves where they are built to be run.
+DATA = {
+    "mnist_dist": ("--data", harness.REAL_DATA),
+    "cifar": (),
+    "gpt_dist": (
+        "--data",
+        os.path.join(
+            harness.ROOT, "examples/data/shakespeare/tiny_shakespeare.txt.gz"
+        ),
+    ),
+}
 ROW = re.compile(r"^\| (\w+) (--[^|]+) \| ([0-9a-f]{64}) \|$", re.MULTILINE)
 
 
@@ -26,7 +37,7 @@ class PublishedHashesTest(harness.ProgramTest):
                 file = self.path(program + ".ckpt")
                 status, _, err = self.run_program(
                     "--reproducible", "--workers", 2, "--save", file,
-                    *flags.split(), program=program,
+                    *flags.split(), *DATA[program], program=program,
                 )  # fmt: skip
                 self.assertEqual(status, 0, err)
                 self.assertEqual(sha256_of(file), want)
