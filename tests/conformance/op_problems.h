@@ -83,7 +83,7 @@ inline std::vector<OpProblem> ResizedProblems(choir_op_t op, size_t count) {
   std::vector<OpProblem> found;
   std::set<std::string> known;
   const choir_op_def_t* def = choir__op_def(op);
-  for (int64_t more : {1, 13, 2, 30, 5, 3, 8, 17, 6, 40, 7, 20}) {
+  for (int64_t more : {1, 13, 2, 30, 5, 3, 8, 17, 6, 40, 7, 20, 11, 9}) {
     for (int i = 0; def->cases[i].shapes; ++i) {
       const std::vector<Shape> shapes = ParseShapes(def->cases[i].shapes);
       std::set<int64_t> sizes;
