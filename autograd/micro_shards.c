@@ -695,9 +695,9 @@ static choir_status_t run_part(const choir_scope_t* scope,
                                const choir_var_t* var, choir_tensor_t* dst,
                                choir_tensor_t** out_part) {
   const choir_tape_entry_t* entry = var->entry;
-  *out_part = var->tensor;
+  *out_part = NULL;
   if (var->rows == 0 && !var->is_partial) {
-    choir_tensor_retain(var->tensor);
+    choir_tensor_retain(*out_part = var->tensor);
     return NULL;
   }
   if (var->rows > 0) return slice(scope, var, var->tensor, out_part);
