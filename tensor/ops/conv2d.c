@@ -300,11 +300,14 @@ static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
 #define FORWARD(x, w, b, y) x ";" w ";" b
 #define BACKWARD(x, w, b, y) x ";" w ";" y
 static const choir_op_case_t cases[] = {CASES(FORWARD), {NULL, NULL}};
-// Two more, of which AVX2 makes the gradient of W in shares of rows.
+// Two more, of which AVX2 makes the gradient of W in shares of rows, and two of
+// which a reproducible CPU makes it by Winograd's algorithm.
 static const choir_op_case_t grad_cases[] = {
     CASES(BACKWARD),
     {"16,20,19,21;5,20,3,3;16,5,19,21", "padding=1,1"},
     {"16,2,23,26;5,2,3,3;16,5,21,24", NULL},
+    {"9,32,8,8;48,32,3,3;9,48,8,8", "padding=1,1"},
+    {"3,64,9,7;32,64,3,3;3,32,7,5", NULL},
     {NULL, NULL}};
 
 static bool is_rectified(const void* attrs) {

@@ -190,6 +190,45 @@ TEST_F(SegmentsTest, GradientsOfFilters) {
             1 | 2 | 8 | 16, &attrs, segment);
 }
 
+// x, W (its shape), dy; padding of 1.
+std::vector<TensorPtr> ConvolvedSources(choir_device_t* device,
+                                        const Shape& image,
+                                        const Shape& filters, int64_t spoilt) {
+  const Shape result = {image[0], filters[0], image[2], image[3]};
+  std::vector<float> x = Floats(Count(image), 1);
+  if (spoilt >= 0)
+    x[static_cast<size_t>(spoilt * image[1] * image[2] * image[3] + 5)] = NAN;
+  std::vector<TensorPtr> made;
+  made.push_back(MakeChannelsLast(device, image, x));
+  made.push_back(Make(device, filters, Floats(Count(filters), 2)));
+  made.push_back(MakeChannelsLast(device, result, Floats(Count(result), 3)));
+  return made;
+}
+
+// By products, and by Winograd's algorithm; with so many filters that segments
+// of one image have no room together, too.
+TEST_F(SegmentsTest, GradientsOfConvolutions) {
+  auto attrs = Attrs<choir_conv2d_attrs_t>(CHOIR_OP_CONV2D_GRAD_WEIGHT);
+  attrs.padding[0] = attrs.padding[1] = 1;
+  for (int64_t spoilt : {-1, 0, 21})
+    for (int64_t segment : {1, 8, 20})
+      for (const Shape& filters :
+           {Shape{6, 4, 3, 3}, Shape{32, 48, 3, 3}, Shape{80, 32, 3, 3}})
+        Expect(
+            CHOIR_OP_CONV2D_GRAD_WEIGHT,
+            [&](choir_device_t* device) {
+              return ConvolvedSources(device, {22, filters[1], 6, 9}, filters,
+                                      spoilt);
+            },
+            1 | 4, &attrs, segment);
+  Expect(
+      CHOIR_OP_CONV2D_GRAD_WEIGHT,
+      [&](choir_device_t* device) {
+        return ConvolvedSources(device, {36, 240, 4, 4}, {240, 240, 3, 3}, -1);
+      },
+      1 | 4, &attrs, 1);
+}
+
 TEST_F(SegmentsTest, RowsThatDoNotAgree) {
   choir_device_t* device = ReproducibleCpu(1);
   TensorPtr a = Make(device, {4, 2}, Floats(8, 1));

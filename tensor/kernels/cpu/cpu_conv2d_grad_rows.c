@@ -165,6 +165,7 @@ static bool grad_rows_supports(const choir_record_t* record) {
   const choir__conv_t conv = choir__conv_of(record, CHOIR__CONV_GRAD_WEIGHT);
   if (!choir__all_f32(record) || conv.x->ndim != 4 || conv.y->ndim != 4 ||
       conv.attrs->groups != 1 || (record->segment > 0 && record->accumulate) ||
+      choir__conv2d_filters_by_winograd(record) ||
       choir_view_count(conv.y) == 0 || choir_view_count(conv.x) == 0)
     return false;
   for (int k = 0; k < 2; k++)

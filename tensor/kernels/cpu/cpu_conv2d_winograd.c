@@ -42,6 +42,10 @@ enum {
   LEAST_CHANNELS = 16,
   LEAST_PIXELS = 192,  // of the result
   LEAST_IMAGE = 16,    // of each image, for a definition that knows no batch
+  // Channels, for such gradients of filters; and floats of all segments.
+  LEAST_SUMMED = 32,
+  MOST_SUMMED = 256,
+  MOST_SUMS = 1 << 24,
 };
 
 typedef struct image_s {
@@ -71,6 +75,10 @@ typedef struct winograd_s {
   // Gradients of filters: chunks of the tiles have sums of their own, added up
   // at the end, and share them out by groups of panels.
   int64_t chunks, groups;
+  // Or segments of so many images have gradients of their own: of each panel,
+  // for each channel, filters as `gather` puts them; then all biases.
+  int64_t segment, segments;
+  float* sums;
   // Something met is NaN or infinite: of all images, and of each.
   atomic_bool* is_odd;
   atomic_bool* is_image_odd;
@@ -95,6 +103,35 @@ static int64_t transformed_floats(const winograd_t* p) {
 // Between two points of a block's image.
 static int64_t image_step(const winograd_t* p) {
   return BLOCK * p->in.channels + APART;
+}
+
+static int64_t images_of(const winograd_t* p) {
+  return p->tiles / p->tiles_of_image;
+}
+
+static int64_t most_panels(const winograd_t* p) {
+  return (panels_of(p) + p->groups - 1) / p->groups;
+}
+
+// Of transformed tiles, and those of y's gradient.
+static int64_t scratch_floats(const winograd_t* p) {
+  return POINTS * (image_step(p) + most_panels(p) * PANEL_STEP);
+}
+
+// Of a segment's gradients.
+static int64_t filters_floats(const winograd_t* p) {
+  return panels_of(p) * p->in.channels * 9 * CHOIR__PANEL;
+}
+static int64_t sums_floats(const winograd_t* p) {
+  return filters_floats(p) + panels_of(p) * CHOIR__PANEL;
+}
+static float (*segment_filters(const winograd_t* p, int64_t segment,
+                               int64_t panel, int64_t channel))[CHOIR__PANEL] {
+  return (float(*)[CHOIR__PANEL])(p->sums + segment * sums_floats(p)) +
+         9 * (panel * p->in.channels + channel);
+}
+static float* segment_biases(const winograd_t* p, int64_t segment) {
+  return p->sums + segment * sums_floats(p) + filters_floats(p);
 }
 
 static int64_t tiles_left(const winograd_t* p, int64_t first, int64_t end) {
@@ -178,6 +215,7 @@ CHOIR__ISA_SELECT(put_bias, RANGE_PARAMS, (context, begin, end))
 #define TILES_PARAMS (void* context, void* scratch, int64_t begin, int64_t end)
 CHOIR__ISA_SELECT(convolve, TILES_PARAMS, (context, scratch, begin, end))
 CHOIR__ISA_SELECT(add_tiles, TILES_PARAMS, (context, scratch, begin, end))
+CHOIR__ISA_SELECT(add_segments, TILES_PARAMS, (context, scratch, begin, end))
 
 // ---- Records ----
 
@@ -328,10 +366,7 @@ static choir_status_t sum_tiles(winograd_t* p, choir_stream_t* stream) {
   if (!p->transformed)
     return CHOIR_ERROR(OUT_OF_MEMORY, "gradients of filters: no %zu bytes",
                        bytes);
-  const int64_t most_panels = (panels + p->groups - 1) / p->groups;
-  const size_t scratch =
-      (size_t)(POINTS * (image_step(p) + most_panels * PANEL_STEP)) *
-      sizeof(float);
+  const size_t scratch = (size_t)scratch_floats(p) * sizeof(float);
   choir_status_t status = choir__cpu_parallel_scratch(
       stream, p->chunks * p->groups, 1, scratch, add_tiles, p);
   const int64_t count = panels * p->in.channels;
@@ -346,7 +381,9 @@ static choir_status_t sum_tiles(winograd_t* p, choir_stream_t* stream) {
 }
 
 static choir_status_t run_filters(const choir__conv_t* conv,
-                                  choir_stream_t* stream, atomic_bool* odd) {
+                                  choir_stream_t* stream, atomic_bool* odd,
+                                  const choir_op_kernel_t* other) {
+  (void)other;
   choir__pixels_t x, dy = {.copy = NULL};
   CHOIR_TRY(choir__pixels_take(conv->x, stream, &x));
   choir_status_t status = choir__pixels_take(conv->y, stream, &dy);
@@ -354,6 +391,109 @@ static choir_status_t run_filters(const choir__conv_t* conv,
     winograd_t p = describe(conv, image_of(&x.view, x.data),
                             image_of(&dy.view, dy.data), odd);
     status = sum_tiles(&p, stream);
+  }
+  choir__pixels_give(&dy, stream);
+  choir__pixels_give(&x, stream);
+  return status;
+}
+
+// ---- Gradients of filters by segments ----
+
+// A part of the record: images first .. end - 1.
+static void take_images(const choir__conv_t* conv, int64_t first, int64_t end,
+                        choir_view_t* operands, choir_record_t* out_some) {
+  *out_some = *conv->record;
+  memcpy(
+      operands, conv->record->operands,
+      (size_t)(out_some->src_count + out_some->dst_count) * sizeof *operands);
+  for (int32_t i = 0; i <= 2; i += 2) {  // x and dy
+    operands[i].offset += first * operands[i].strides[0];
+    operands[i].shape[0] = end - first;
+  }
+  out_some->operands = operands;
+  out_some->segment = 0;
+}
+
+// Segments that are odd, by way of the record's results.
+static choir_status_t make_odd_segments(const winograd_t* p,
+                                        const choir__conv_t* conv,
+                                        choir_stream_t* stream,
+                                        const choir_op_kernel_t* other) {
+  const int64_t images = images_of(p);
+  for (int64_t s = 0; s < p->segments; s++) {
+    if (!is_odd(p->is_image_odd + s)) continue;
+    choir_view_t operands[CHOIR_MAX_OPERANDS];
+    choir_record_t some;
+    const int64_t first = s * p->segment, end = first + p->segment;
+    take_images(conv, first, end < images ? end : images, operands, &some);
+    CHOIR_TRY(other->kernel.run(&some, stream));
+    for (int64_t panel = 0; panel < panels_of(p); panel++)
+      for (int64_t c = 0; c < p->in.channels; c++)
+        gather(p, panel, c, segment_filters(p, s, panel, c));
+    for (int64_t f = 0; f < p->out.channels; f++)
+      segment_biases(p, s)[f] = p->bias[f * p->bias_stride];
+  }
+  return NULL;
+}
+
+static void put_segment(void* context, int64_t begin, int64_t end) {
+  const winograd_t* p = context;
+  const int64_t channels = p->in.channels;
+  for (int64_t i = begin; i < end; i++)
+    scatter(p, i / channels, i % channels,
+            segment_filters(p, 0, i / channels, i % channels));
+}
+
+static choir_status_t sum_segments(winograd_t* p, const choir__conv_t* conv,
+                                   choir_stream_t* stream,
+                                   const choir_op_kernel_t* other) {
+  const int32_t threads = choir__cpu_threads(stream);
+  const int64_t wanted = (threads + p->segments - 1) / p->segments;
+  p->groups = wanted < panels_of(p) ? wanted : panels_of(p);
+  const int64_t own = most_panels(p) * POINTS * p->in.channels * CHOIR__PANEL;
+  CHOIR_TRY(choir__cpu_parallel_scratch(
+      stream, p->segments * p->groups, 1,
+      (size_t)(scratch_floats(p) + own) * sizeof(float), add_segments, p));
+  // What is added to cannot be made again: of one segment alone.
+  if (p->segments == 1 && is_odd(p->is_image_odd))
+    return other->kernel.run(conv->record, stream);
+  CHOIR_TRY(make_odd_segments(p, conv, stream, other));
+  choir__cpu_add_segments(p->sums, p->segments, sums_floats(p), threads);
+  choir__cpu_parallel(threads, panels_of(p) * p->in.channels,
+                      CHOIR__CPU_GRAIN / 9 / CHOIR__PANEL, put_segment, p);
+  for (int64_t f = 0; f < p->out.channels; f++) {
+    float* to = p->bias + f * p->bias_stride;
+    *to = (p->accumulate ? *to : 0.0f) + segment_biases(p, 0)[f];
+  }
+  return NULL;
+}
+
+static void cut_segments(winograd_t* p, const choir__conv_t* conv) {
+  const int64_t images = images_of(p), rows = conv->record->segment;
+  p->segment = rows > 0 && rows < images ? rows : images;
+  p->segments = (images - 1) / p->segment + 1;
+}
+
+static choir_status_t run_segments(const choir__conv_t* conv,
+                                   choir_stream_t* stream, atomic_bool* odd,
+                                   const choir_op_kernel_t* other) {
+  const choir_allocator_t pool =
+      choir_device_allocator(choir_stream_device(stream));
+  choir__pixels_t x, dy = {.copy = NULL};
+  CHOIR_TRY(choir__pixels_take(conv->x, stream, &x));
+  choir_status_t status = choir__pixels_take(conv->y, stream, &dy);
+  if (!status) {
+    winograd_t p = describe(conv, image_of(&x.view, x.data),
+                            image_of(&dy.view, dy.data), odd);
+    cut_segments(&p, conv);
+    const size_t bytes = (size_t)(p.segments * sums_floats(&p)) * sizeof(float);
+    p.sums = pool.alloc(pool.self, bytes, 64);
+    if (p.sums)
+      status = sum_segments(&p, conv, stream, other);
+    else
+      status = CHOIR_ERROR(OUT_OF_MEMORY, "gradients of filters: no %zu bytes",
+                           bytes);
+    pool.free(pool.self, p.sums, bytes, 64);
   }
   choir__pixels_give(&dy, stream);
   choir__pixels_give(&x, stream);
@@ -387,8 +527,21 @@ static choir_status_t run_odd(const choir__conv_t* conv, choir_stream_t* stream,
   return NULL;
 }
 
+static choir_status_t run_images(const choir__conv_t* conv,
+                                 choir_stream_t* stream, atomic_bool* odd,
+                                 const choir_op_kernel_t* other) {
+  CHOIR_TRY(run_image(conv, stream, odd));
+  return is_odd(odd) ? NULL : run_odd(conv, stream, odd + 1, other);
+}
+
+typedef choir_status_t (*run_t)(const choir__conv_t* conv,
+                                choir_stream_t* stream, atomic_bool* odd,
+                                const choir_op_kernel_t* other);
+
+// odd: one for all images, then one for each. All by the other kernel, where
+// the first is set.
 static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
-                          choir__conv_kind_t kind,
+                          choir__conv_kind_t kind, run_t how,
                           const choir_op_kernel_t* other) {
   const choir__conv_t conv = choir__conv_of(record, kind);
   const choir_allocator_t pool =
@@ -399,13 +552,8 @@ static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
     return CHOIR_ERROR(OUT_OF_MEMORY, "%s: no %zu bytes", record->kernel->name,
                        bytes);
   memset(odd, 0, bytes);
-  choir_status_t status =
-      (kind == CHOIR__CONV_GRAD_WEIGHT ? run_filters : run_image)(&conv, stream,
-                                                                  odd);
-  if (!status && is_odd(odd))
-    status = other->kernel.run(record, stream);
-  else if (!status)
-    status = run_odd(&conv, stream, odd + 1, other);
+  choir_status_t status = how(&conv, stream, odd, other);
+  if (!status && is_odd(odd)) status = other->kernel.run(record, stream);
   pool.free(pool.self, odd, bytes, 64);
   return status;
 }
@@ -428,23 +576,53 @@ static bool has_large_images(const choir__conv_t* conv) {
   return out->shape[2] * out->shape[3] >= LEAST_IMAGE;
 }
 
-#define WINOGRAD(OP, name, kind, how, is_chosen, other)                  \
+// Gradients of filters, likewise: those of each segment are brought back, so
+// there may not be too many filters; with few of them products are as quick.
+static bool has_sums(const choir__conv_t* conv) {
+  for (int k = 0; k < 2; k++)
+    if (conv->w->shape[k] < LEAST_SUMMED || conv->w->shape[k] > MOST_SUMMED)
+      return false;
+  return choir_view_count(conv->y) > 0 && has_large_images(conv);
+}
+
+bool choir__conv2d_filters_by_winograd(const choir_record_t* record) {
+  const choir__conv_t conv = choir__conv_of(record, CHOIR__CONV_GRAD_WEIGHT);
+  return fits(&conv) && has_sums(&conv);
+}
+
+// Where segments take too much memory, there is a call for each.
+static bool has_room(const choir__conv_t* conv) {
+  const int64_t images = conv->y->shape[0], rows = conv->record->segment;
+  if (!has_sums(conv) || (rows > 0 && conv->record->accumulate)) return false;
+  const winograd_t p = {.in = {.channels = conv->w->shape[1]},
+                        .out = {.channels = conv->w->shape[0]}};
+  const int64_t segments = rows > 0 ? (images - 1) / rows + 1 : 1;
+  return sums_floats(&p) <= MOST_SUMS / segments;
+}
+
+#define WINOGRAD(OP, name, kind, how, is_chosen, run_fn, KERNEL, other)  \
   static bool name##_##how##_supports(const choir_record_t* record) {    \
     const choir__conv_t conv = choir__conv_of(record, kind);             \
     return fits(&conv) && is_chosen(&conv);                              \
   }                                                                      \
   static choir_status_t name##_##how##_run(const choir_record_t* record, \
                                            choir_stream_t* stream) {     \
-    return run(record, stream, kind, &choir__cpu_##name##other);         \
+    return run(record, stream, kind, run_fn, &choir__cpu_##name##other); \
   }                                                                      \
   const choir_op_kernel_t choir__cpu_##name##_##how =                    \
-      CHOIR_OP_KERNEL(CHOIR_OP_##OP, #name, #how, name##_##how##_run,    \
-                      name##_##how##_supports);
-#define QUICK(OP, name, kind) WINOGRAD(OP, name, kind, winograd, is_quicker, )
-#define DEFINED(OP, name, kind) \
-  WINOGRAD(OP, name, kind, winograd_defined, has_large_images, _product)
-QUICK(CONV2D, conv2d, CHOIR__CONV_FORWARD)
-QUICK(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA)
-QUICK(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, CHOIR__CONV_GRAD_WEIGHT)
+      KERNEL(CHOIR_OP_##OP, #name, #how, name##_##how##_run,             \
+             name##_##how##_supports);
+#define QUICK(OP, name, kind, run_fn) \
+  WINOGRAD(OP, name, kind, winograd, is_quicker, run_fn, CHOIR_OP_KERNEL, )
+#define DEFINED(OP, name, kind)                                            \
+  WINOGRAD(OP, name, kind, winograd_defined, has_large_images, run_images, \
+           CHOIR_OP_KERNEL, _product)
+QUICK(CONV2D, conv2d, CHOIR__CONV_FORWARD, run_images)
+QUICK(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA, run_images)
+QUICK(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, CHOIR__CONV_GRAD_WEIGHT,
+      run_filters)
 DEFINED(CONV2D, conv2d, CHOIR__CONV_FORWARD)
 DEFINED(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA)
+WINOGRAD(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, CHOIR__CONV_GRAD_WEIGHT,
+         winograd_defined, has_room, run_segments, CHOIR_OP_SEGMENTS_KERNEL,
+         _product)

@@ -18,6 +18,11 @@ extern "C" {
   const choir_op_kernel_t choir__cpu_##name =              \
       CHOIR_OP_KERNEL(CHOIR_OP_##OP, #name, how, run, supports);
 
+// Whether a reproducible CPU takes Winograd's algorithm for these gradients of
+// filters, which is another definition than that of products: by the shapes of
+// one sample alone.
+bool choir__conv2d_filters_by_winograd(const choir_record_t* record);
+
 #ifdef __cplusplus
 }
 #endif
