@@ -300,14 +300,29 @@ static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
 #define FORWARD(x, w, b, y) x ";" w ";" b
 #define BACKWARD(x, w, b, y) x ";" w ";" y
 static const choir_op_case_t cases[] = {CASES(FORWARD), {NULL, NULL}};
-// Two more, of which AVX2 makes the gradient of W in shares of rows, and two of
-// which a reproducible CPU makes it by Winograd's algorithm.
+// Two more, of which AVX2 makes the gradient of W in shares of rows, and some
+// of which a reproducible CPU makes it by Winograd's algorithm.
 static const choir_op_case_t grad_cases[] = {
     CASES(BACKWARD),
     {"16,20,19,21;5,20,3,3;16,5,19,21", "padding=1,1"},
     {"16,2,23,26;5,2,3,3;16,5,21,24", NULL},
     {"9,32,8,8;48,32,3,3;9,48,8,8", "padding=1,1"},
     {"3,64,9,7;32,64,3,3;3,32,7,5", NULL},
+    {"1,32,4,4;32,32,3,3;1,32,4,4", "padding=1,1"},
+    {"2,32,6,7;32,32,3,3;2,32,4,5", NULL},
+    {"3,32,5,5;32,32,3,3;3,32,7,7", "padding=2,2"},
+    {"5,32,3,8;32,32,3,3;5,32,3,6", "padding=1,0"},
+    {"2,48,5,4;32,48,3,3;2,32,5,4", "pad_mode=same_upper"},
+    {"4,32,4,4;32,32,3,3;4,32,4,4", "padding=1,1"},
+    {"1,32,7,6;32,32,3,3;1,32,7,6", "padding=1,1"},
+    {"1,32,9,8;32,32,3,3;1,32,7,6", NULL},
+    {"3,48,4,5;32,48,3,3;3,32,4,5", "padding=1,1"},
+    {"2,32,5,4;64,32,3,3;2,64,5,4", "padding=1,1"},
+    {"7,32,4,4;32,32,3,3;7,32,6,4", "padding=2,1"},
+    {"2,32,5,5;32,32,3,3;2,32,5,5", "pad_mode=same_lower"},
+    {"1,64,4,6;64,64,3,3;1,64,4,6", "padding=1,1"},
+    {"1,32,4,4;48,32,3,3;1,48,6,5",
+     "padding=2,0 padding_after=2,3 pad_mode=explicit"},
     {NULL, NULL}};
 
 static bool is_rectified(const void* attrs) {
