@@ -173,6 +173,7 @@ choir_status_t choir_comm_create(const choir_comm_config_t* config,
     return CHOIR_ERROR(NOT_FOUND, "comm '%s' is unknown; known are: %s",
                        chosen.backend, known_backends);
   choir_status_t status = join(&chosen, out_comm);
+  if (!status) (*out_comm)->id = chosen.id;
   return start_up(out_comm, status);
 }
 

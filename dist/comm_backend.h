@@ -374,6 +374,7 @@ struct choir_comm_s {
   double silence;
   size_t segment_bytes;
   choir_device_t* device;  // likewise
+  choir_comm_id_t id;      // by which ranks met; empty: by none
   choir_comm_place_t hosts;
   choir_comm_sizes_t sizes;
   unsigned char* work;  // of backends with `post`: CHOIR_COMM_WORK_BYTES

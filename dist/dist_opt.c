@@ -91,6 +91,7 @@ static choir_status_t gather(choir_updater_t* updater,
 
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   ++dist->variant;
+  CHOIR_TRY(choir__elastic_open(dist));
   CHOIR_TRY(choir__dist_opt_place_states(dist));
   CHOIR_TRY(place_for_strategy(dist));
   CHOIR_TRY(choir__strategy_attach(
@@ -120,8 +121,7 @@ static void wait_for_work(const choir_dist_opt_t* dist) {
   choir_status_free(status);
 }
 
-static void detach(choir_updater_t* updater) {
-  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+void choir__dist_opt_detach(choir_dist_opt_t* dist) {
   dist->attached = false;
   wait_for_work(dist);
   // It waits for operations that still use the buckets.
@@ -151,8 +151,13 @@ static void detach(choir_updater_t* updater) {
   dist->params = NULL;
 }
 
-static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
-                                 choir_param_set_t* params) {
+static void detach(choir_updater_t* updater) {
+  choir__dist_opt_detach(choir__dist_opt_of(updater));
+}
+
+choir_status_t choir__dist_opt_attach(choir_dist_opt_t* dist,
+                                      choir_device_t* device,
+                                      choir_param_set_t* params) {
   choir_device_retain(device);
   dist->device = device;
   dist->params = params;
@@ -179,7 +184,7 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
                              choir_param_set_t* params) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
   return choir__agree_on_outcome(dist->comm, "attach",
-                                 attach_all(dist, device, params));
+                                 choir__dist_opt_attach(dist, device, params));
 }
 
 static int64_t passes(const choir_updater_t* updater) {
@@ -382,6 +387,7 @@ static size_t hashes_bytes(const choir_comm_t* comm) {
 
 // Also what create left half-made.
 static void free_dist_opt(choir_dist_opt_t* dist) {
+  choir__membership_destroy(dist->membership);
   choir__strategy_destroy(dist->strategy);
   choir_deallocate(dist->allocator, dist->hashes, hashes_bytes(dist->comm));
   choir_optimizer_release(dist->optimizer);
@@ -412,6 +418,7 @@ static const choir_updater_vtable_t vtable = {
     .stream = stream,
     .replay_failed = choir__dist_opt_replay_failed,
     .step_failed = choir__dist_opt_step_failed,
+    .take_back = choir__dist_opt_take_back,
 };
 
 choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
@@ -434,6 +441,10 @@ choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
   dist->span.start = -1;
   choir_struct_init(&choir_dist_opt_config_def, &dist->config);
   if (config) dist->config = *config;
+  // A rank that is lost must leave no other's parameters half-updated.
+  if (dist->config.elastic) dist->config.peer_memory = false;
+  dist->updater.takes_back = dist->config.elastic;
+  dist->generation = (choir_generation_t){.number = 1, .comm = comm};
   choir_optimizer_retain(optimizer);
   choir_comm_retain(comm);
   dist->optimizer = optimizer;
@@ -461,6 +472,11 @@ void choir_dist_opt_release(choir_dist_opt_t* dist_opt) {
 choir_dist_opt_t* choir__dist_opt_from(choir_updater_t* updater) {
   return updater && updater->vtable == &vtable ? choir__dist_opt_of(updater)
                                                : NULL;
+}
+
+const choir_generation_t* choir_dist_opt_generation(
+    const choir_dist_opt_t* dist_opt) {
+  return &dist_opt->generation;
 }
 
 choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt) {

@@ -73,6 +73,16 @@ extern "C" {
 // update, DistOpt breaks the communicator itself. A parameter that the loss
 // does not reach, or that was frozen, hangs nobody.
 //
+// With `elastic` a rank that is lost does not end the run (docs/elastic.md).
+// Those that are left agree on the next generation, whose ranks are theirs in
+// their order, with a communicator of its own; the step at hand is taken back,
+// and choir_model_train_one_batch returns OK with choir_model_step as it was
+// before that step, or one more where another rank had made it. With micro-
+// shards the run has the bits of one that nobody left. Each rank then updates
+// everything from messages (peer_memory counts as false). UNIMPLEMENTED at
+// attach: ranks of several hosts, another device than "cpu", shard, several
+// passes per step, a strategy that keeps something from step to step.
+//
 // Ownership: shared; keeps optimizer and communicator.
 // Threads: one thread at a time.
 
@@ -86,7 +96,9 @@ typedef struct choir_dist_opt_s choir_dist_opt_t;
   X(T, BOOL, shard, false, 0, 1,                                          \
     "each rank keeps the optimizer's states of a part of the parameters") \
   X(T, BOOL, peer_memory, true, 0, 1,                                     \
-    "ranks that see each other's memory update a part each, for all")
+    "ranks that see each other's memory update a part each, for all")     \
+  X(T, BOOL, elastic, false, 0, 1,                                        \
+    "where a rank is lost the others go on without it")
 CHOIR_CONFIG_STRUCT(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS);
 
 CHOIR_API extern const choir_struct_def_t choir_dist_opt_config_def;
@@ -157,6 +169,19 @@ CHOIR_API const char* choir_dist_opt_print_strategy(
 
 // What dist_option "auto" measured and chose (dist/plan.h); lent. NULL before.
 CHOIR_API const choir_plan_t* choir_dist_opt_plan(
+    const choir_dist_opt_t* dist_opt);
+
+// Who takes part, from when on.
+typedef struct choir_generation_s {
+  int64_t number;      // 1: those of choir_dist_opt_create
+  choir_comm_t* comm;  // lent until the next one
+  int64_t step;        // of the model, when it began
+  double seconds;      // from when the loss was noticed
+  char text[512];      // "generation 2: rank 1 (host h, pid 7) is gone; 3
+                       // workers go on"; of the first: ""
+} choir_generation_t;
+// Lent; it changes in choir_model_train_one_batch and choir_training_recover.
+CHOIR_API const choir_generation_t* choir_dist_opt_generation(
     const choir_dist_opt_t* dist_opt);
 
 // As a model's updater; lent. Of its options (choir_model_set_update_options)

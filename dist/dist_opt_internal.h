@@ -5,6 +5,7 @@
 #include "core/sum_tree_backend.h"
 #include "dist/dist_opt.h"
 #include "dist/strategies/strategy_internal.h"
+#include "io/loader.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,6 +29,9 @@ choir_status_t choir__dist_opt_take_params(choir_dist_opt_t* dist_opt);
 
 // The DistOpt that this updater is; NULL: none.
 choir_dist_opt_t* choir__dist_opt_from(choir_updater_t* updater);
+// See choir_training_follow; the loader's place is that of `step`.
+void choir__dist_opt_follow(choir_dist_opt_t* dist_opt, choir_loader_t* loader,
+                            int64_t step);
 
 // dist_opt_agree.c
 typedef struct choir__agreement_s {

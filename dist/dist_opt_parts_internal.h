@@ -5,6 +5,7 @@
 #include "core/profile.h"
 #include "core/trace.h"
 #include "dist/dist_opt_internal.h"
+#include "dist/elastic/membership_def.h"
 #include "model/updater_backend.h"
 
 // DistOpt itself, for the files that it consists of: dist_opt.c (attach, the
@@ -84,11 +85,30 @@ struct choir_dist_opt_s {
   bool is_partial;                 // of the passes of a step not the last
   bool attached;
   choir_span_t span;  // of the wait
+  choir_generation_t generation;
+  choir__membership_t* membership;  // NULL: not elastic, or not attached yet
+  // See choir_training_follow: batch `first_batch` of the run is that of step
+  // `first_step`. NULL: none.
+  choir_loader_t* loader;
+  int64_t first_batch, first_step;
 };
 
 static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
   return (choir_dist_opt_t*)updater;
 }
+
+// dist_opt.c
+// What attach and detach do, of which an elastic run does without the model.
+choir_status_t choir__dist_opt_attach(choir_dist_opt_t* dist,
+                                      choir_device_t* device,
+                                      choir_param_set_t* params);
+void choir__dist_opt_detach(choir_dist_opt_t* dist);
+
+// dist_opt_elastic.c
+// In attach, of a strategy too. Collective the first time.
+choir_status_t choir__elastic_open(choir_dist_opt_t* dist);
+choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
+                                         choir_status_t status, int64_t* step);
 
 // dist_opt_equal.c
 // Where the elements of a dense tensor lie in its device's memory.

@@ -153,6 +153,12 @@ static bool is_failure(int wait_status) {
   return !WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0;
 }
 
+// Whether the others go on without a worker that ended so.
+static bool is_survived(const launch_t* launch, int wait_status) {
+  return launch->launcher.config->elastic && WIFSIGNALED(wait_status) &&
+         launch->running > 0;
+}
+
 static void note_event(launch_t* launch, const choir_guard_event_t* event) {
   if (event->child < 0) return;
   worker_t* worker = &launch->workers[event->child];
@@ -177,9 +183,10 @@ static void note_event(launch_t* launch, const choir_guard_event_t* event) {
       worker->ended = true;
       worker->stopped = false;
       worker->wait_status = event->status;
-      // However it took our signals, that is no failure of its own.
-      worker->failed = is_failure(event->status) && !event->was_signalled;
       --launch->running;
+      // However it took our signals, that is no failure of its own.
+      worker->failed = is_failure(event->status) && !event->was_signalled &&
+                       !is_survived(launch, event->status);
       break;
     default:
       break;

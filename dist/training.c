@@ -9,6 +9,7 @@
 #include "core/allocator.h"
 #include "core/status_backend.h"
 #include "dist/dist_opt_internal.h"
+#include "model/updater_backend.h"
 
 enum { NAME_BYTES = 512 };
 // Of a place: counting on from it stays possible.
@@ -465,4 +466,17 @@ choir_status_t choir_training_resume(choir_model_t* model,
   if (!loader) return NULL;
   return choir_loader_seek(loader, (choir_loader_position_t){
                                        run.numbers[EPOCH], run.numbers[BATCH]});
+}
+
+// ---- Ranks that are lost ----
+
+void choir_training_follow(choir_model_t* model, choir_loader_t* loader) {
+  choir_dist_opt_t* dist_opt = choir__dist_opt_from(choir_model_updater(model));
+  if (dist_opt)
+    choir__dist_opt_follow(dist_opt, loader, choir_model_step(model));
+}
+
+choir_status_t choir_training_recover(choir_model_t* model,
+                                      choir_status_t status) {
+  return choir__model_take_back(model, status);
 }

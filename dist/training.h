@@ -59,6 +59,26 @@ CHOIR_API choir_status_t choir_training_resume(
     choir_model_t* model, choir_loader_t* loader, const char* path,
     const choir_metadata_t* lines, size_t line_count) CHOIR_NODISCARD;
 
+// ---- Ranks that are lost (choir_dist_opt_config_t.elastic) ----
+
+// The loader of the training samples, which is lent until another one, or NULL,
+// takes its place: after a change of generation it hands out, to ranks as they
+// are then, the batch of the step that comes, so that each sample of an epoch
+// is in one step. At the call its place is that of the model's step. Of another
+// updater than such a DistOpt: nothing to do.
+CHOIR_API void choir_training_follow(choir_model_t* model,
+                                     choir_loader_t* loader);
+
+// After a collective of the program's own that failed with `status` (taken
+// over): where ranks were lost, and the others can go on, it makes the change
+// that a training step would have made, and returns NULL. Some ranks may be
+// past that collective and in a later step, which is taken back: all go on
+// after choir_model_step, and agree on what of it they do again. Else it
+// returns `status`, or what went wrong. status NULL: NULL.
+CHOIR_API choir_status_t choir_training_recover(choir_model_t* model,
+                                                choir_status_t status)
+    CHOIR_NODISCARD;
+
 #ifdef __cplusplus
 }
 #endif

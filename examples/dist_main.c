@@ -29,9 +29,9 @@ static int fail(choir_status_t status, int exit_status) {
 // its number. So a rank that it ends says what it was doing, and who sent the
 // signal. Only calls that are safe in a handler.
 static struct {
-  choir_comm_t* comm;  // NULL: not joined
-  bool is_rank;        // by another launcher than this program
-  char rank[160];      // "rank 0 (host h, pid 12)"
+  choir_comm_t** comm;  // NULL: not joined
+  bool is_rank;         // by another launcher than this program
+  char rank[160];       // "rank 0 (host h, pid 12)"
   char text[1024];
 } ended;
 
@@ -91,7 +91,7 @@ static void on_terminate(int number, siginfo_t* info, void* context) {
   say(" was ended by signal 15 (Terminated)");
   say_sender(info);
   // Made for signal handlers. NOLINTNEXTLINE(bugprone-signal-handler)
-  const char* activity = ended.comm ? choir_comm_activity(ended.comm) : "";
+  const char* activity = ended.comm ? choir_comm_activity(*ended.comm) : "";
   if (activity[0]) {
     say(" in ");
     say(activity);
@@ -133,11 +133,11 @@ static choir_status_t work(const train_task_t* task,
   choir_comm_t* comm = NULL;
   if (ended.is_rank) watch_terminate();
   CHOIR_TRY(join(options, &comm));
-  ended.comm = comm;
+  ended.comm = &comm;
   // Every rank would say the same.
   if (choir_comm_rank(comm) == 0)
     choir_log_set_sink(log_to_stderr, NULL, CHOIR_LOG_WARNING);
-  choir_status_t status = trainer_run(task, options, comm);
+  choir_status_t status = trainer_run(task, options, &comm);
   if (status)
     choir_comm_abort(comm, choir_status_message(status));
   else
@@ -178,6 +178,7 @@ static int launch_spawn(const train_options_t* options, char** argv) {
   config.argv = argv;
   config.workers = (int32_t)options->workers;
   config.comm = train_comm_names[options->comm];
+  config.elastic = options->elastic;
   choir_launch_report_t report;
   choir_status_t status = choir_launch_run(&config, &report);
   return end_launch(status, &report);

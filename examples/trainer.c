@@ -27,6 +27,8 @@ typedef struct trainer_s {
   const train_task_t* task;
   const train_options_t* options;
   choir_comm_t* comm;  // NULL: alone
+  choir_comm_t** callers_comm;
+  int64_t generation;  // of the workers (choir_dist_opt_generation)
   int32_t rank;
   int32_t size;
   choir_device_t* device;
@@ -42,6 +44,10 @@ typedef struct trainer_s {
   train_log_t* log;          // of rank 0, with --log-json
   train_times_t* times;      // [size], likewise on all ranks
   int64_t own_samples;       // that this rank took since the last report
+  int64_t finished;          // step of the last round whose end is done
+  train_report_t result;     // of the round at hand
+  choir_metrics_t metrics;   // this rank's, of training up to step
+  int64_t metrics_step;
   choir_profile_t* profile;  // with --verbosity, --timeline or --log-json
   FILE* timeline;            // of rank 0
   bool wants_timeline;       // until it is written
@@ -264,6 +270,7 @@ static choir_status_t make_model(trainer_t* trainer) {
     choir_dist_opt_config_t config;
     choir_struct_init(&choir_dist_opt_config_def, &config);
     config.shard = options->shard_optimizer;
+    config.elastic = options->elastic;
     CHOIR_TRY(choir_dist_opt_create(trainer->optimizer, trainer->comm, &config,
                                     &trainer->dist_opt));
     trainer->updater = choir_dist_opt_updater(trainer->dist_opt);
@@ -300,6 +307,7 @@ static choir_status_t set_up(trainer_t* trainer) {
   const double before = train_memory_resident();
   CHOIR_TRY(make_model(trainer));
   CHOIR_TRY(open_training_loader(trainer));
+  choir_training_follow(trainer->model, trainer->training_loader);
   CHOIR_TRY(open_loader(trainer, trainer->evaluation_data, false, NULL,
                         &trainer->evaluation_loader));
   const train_memory_t memory = {
@@ -466,6 +474,7 @@ static choir_status_t resume(trainer_t* trainer) {
   list_settings(trainer, settings);
   CHOIR_TRY(choir_training_resume(trainer->model, trainer->training_loader,
                                   options->resume, settings, SETTINGS));
+  choir_training_follow(trainer->model, trainer->training_loader);
   const int64_t done = steps_done(trainer);
   if (done < last_step(trainer) ||
       (trainer->task->finish && done == last_step(trainer)))
@@ -550,9 +559,15 @@ static choir_status_t train_batch(trainer_t* trainer,
   return NULL;
 }
 
-// Up to step `end` of the run.
+static int64_t generation_of(const trainer_t* trainer) {
+  return trainer->dist_opt
+             ? choir_dist_opt_generation(trainer->dist_opt)->number
+             : 1;
+}
+
+// Up to step `end` of the run, or until workers were lost; adds to *seconds.
 static choir_status_t train_round(trainer_t* trainer, int64_t end,
-                                  double* out_seconds) {
+                                  double* seconds) {
   const double start = choir_clock_seconds();
   const int64_t begin = steps_done(trainer);
   int64_t samples = 0;
@@ -565,6 +580,7 @@ static choir_status_t train_round(trainer_t* trainer, int64_t end,
     CHOIR_TRY(choir_loader_next(trainer->training_loader, &batch));
     if (!batch) continue;  // the next one is of the next epoch
     CHOIR_TRY(train_batch(trainer, batch));
+    if (generation_of(trainer) != trainer->generation) break;
     if (tell_plan(trainer) && trainer->options->plan) break;
     samples += batch->global_count;
     trainer->own_samples += batch->sample_count;
@@ -573,13 +589,14 @@ static choir_status_t train_round(trainer_t* trainer, int64_t end,
              choir_clock_seconds() - start);
   }
   // So that a checkpoint at the end of an epoch is one of the next one's begin.
-  if (choir_loader_position(trainer->training_loader).step ==
-      choir_loader_steps(trainer->training_loader)) {
+  if (steps_done(trainer) == end &&
+      choir_loader_position(trainer->training_loader).step ==
+          choir_loader_steps(trainer->training_loader)) {
     const choir_batch_t* none = NULL;
     CHOIR_TRY(choir_loader_next(trainer->training_loader, &none));
   }
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(trainer->device)));
-  *out_seconds = choir_clock_seconds() - start;
+  *seconds += choir_clock_seconds() - start;
   if (trainer->profile) choir_profile_stop(trainer->profile);
   clear_bar(trainer);
   return NULL;
@@ -596,25 +613,34 @@ static choir_status_t evaluate(trainer_t* trainer) {
   }
 }
 
-// This rank's sums become those of all ranks.
-static choir_status_t take_metrics(trainer_t* trainer,
-                                   choir_metrics_t* out_metrics) {
-  CHOIR_TRY(choir_model_take_metrics(trainer->model, out_metrics));
+// What this rank counted in training, also where the end of the round is done
+// once more: what it counted since is of an evaluation that broke off.
+static choir_status_t take_training_metrics(trainer_t* trainer) {
+  choir_metrics_t metrics;
+  CHOIR_TRY(choir_model_take_metrics(trainer->model, &metrics));
+  if (trainer->metrics_step == steps_done(trainer)) return NULL;
+  trainer->metrics = metrics;
+  trainer->metrics_step = steps_done(trainer);
+  return NULL;
+}
+
+// Of all ranks.
+static choir_status_t sum_metrics(const trainer_t* trainer,
+                                  choir_metrics_t* metrics) {
   if (!trainer->comm) return NULL;
-  double losses[] = {out_metrics->loss_sum, out_metrics->evaluation_loss_sum};
-  int64_t counts[] = {out_metrics->correct, out_metrics->samples,
-                      out_metrics->batches};
+  double losses[] = {metrics->loss_sum, metrics->evaluation_loss_sum};
+  int64_t counts[] = {metrics->correct, metrics->samples, metrics->batches};
   CHOIR_TRY(choir_comm_all_reduce(trainer->comm, losses, losses, 2,
                                   CHOIR_DTYPE_F64, CHOIR_REDUCE_SUM,
                                   "sums of losses"));
   CHOIR_TRY(choir_comm_all_reduce(trainer->comm, counts, counts, 3,
                                   CHOIR_DTYPE_I64, CHOIR_REDUCE_SUM,
                                   "counts of right answers"));
-  out_metrics->loss_sum = losses[0];
-  out_metrics->evaluation_loss_sum = losses[1];
-  out_metrics->correct = counts[0];
-  out_metrics->samples = counts[1];
-  out_metrics->batches = counts[2];
+  metrics->loss_sum = losses[0];
+  metrics->evaluation_loss_sum = losses[1];
+  metrics->correct = counts[0];
+  metrics->samples = counts[1];
+  metrics->batches = counts[2];
   return NULL;
 }
 
@@ -697,7 +723,7 @@ static choir_status_t report(trainer_t* trainer, const train_report_t* result) {
   return trainer->log ? write_log(trainer, result) : NULL;
 }
 
-static choir_status_t run_round(trainer_t* trainer) {
+static choir_status_t train(trainer_t* trainer) {
   const train_options_t* options = trainer->options;
   const int64_t end = round_end(trainer);
   const choir_loader_position_t begin =
@@ -706,31 +732,96 @@ static choir_status_t run_round(trainer_t* trainer) {
     printf("Starting Epoch %" PRId64 ":\n", begin.epoch);
     fflush(stdout);
   }
-  train_report_t result = {
-      .epoch = begin.epoch, .step = end, .steps = end - steps_done(trainer)};
-  choir_metrics_t metrics;
-  CHOIR_TRY(train_round(trainer, end, &result.seconds));
-  if (options->plan) return NULL;
-  CHOIR_TRY(take_metrics(trainer, &metrics));
-  result.loss_sum = metrics.loss_sum;
-  result.loss = ratio(metrics.loss_sum, metrics.batches);
-  result.training_accuracy = ratio((double)metrics.correct, metrics.samples);
-  result.labels_per_second = (double)metrics.samples / result.seconds;
+  // Else it goes on after workers were lost.
+  if (trainer->result.step != end)
+    trainer->result = (train_report_t){
+        .epoch = begin.epoch, .step = end, .steps = end - steps_done(trainer)};
+  return train_round(trainer, end, &trainer->result.seconds);
+}
+
+// After the training part of a round.
+static choir_status_t end_round(trainer_t* trainer) {
+  const train_options_t* options = trainer->options;
+  train_report_t* result = &trainer->result;
+  const int64_t end = steps_done(trainer);
+  CHOIR_TRY(take_training_metrics(trainer));
+  choir_metrics_t metrics = trainer->metrics;
+  CHOIR_TRY(sum_metrics(trainer, &metrics));
+  result->loss_sum = metrics.loss_sum;
+  result->loss = ratio(metrics.loss_sum, metrics.batches);
+  result->training_accuracy = ratio((double)metrics.correct, metrics.samples);
+  result->labels_per_second = (double)metrics.samples / result->seconds;
   CHOIR_TRY(choir_updater_consolidate(trainer->updater));
   CHOIR_TRY(evaluate(trainer));
-  CHOIR_TRY(take_metrics(trainer, &metrics));
-  result.evaluation_accuracy = ratio((double)metrics.correct, metrics.samples);
-  result.evaluation_loss = ratio(metrics.evaluation_loss_sum, metrics.samples);
-  CHOIR_TRY(choir_model_digest(trainer->model, &result.digest));
+  CHOIR_TRY(choir_model_take_metrics(trainer->model, &metrics));
+  CHOIR_TRY(sum_metrics(trainer, &metrics));
+  result->evaluation_accuracy = ratio((double)metrics.correct, metrics.samples);
+  result->evaluation_loss = ratio(metrics.evaluation_loss_sum, metrics.samples);
+  CHOIR_TRY(choir_model_digest(trainer->model, &result->digest));
   if (trainer->dist_opt)
-    CHOIR_TRY(choir_dist_opt_check_digest(trainer->dist_opt, result.digest));
-  CHOIR_TRY(report(trainer, &result));
+    CHOIR_TRY(choir_dist_opt_check_digest(trainer->dist_opt, result->digest));
+  CHOIR_TRY(report(trainer, result));
   const bool is_last = end == last_step(trainer);
   CHOIR_TRY(report_profile(trainer, is_last));
   const bool is_due = options->save_every &&
                       end / round_steps(trainer) % options->save_every == 0;
   if (options->save && (is_due || is_last)) CHOIR_TRY(save(trainer));
+  trainer->finished = end;
   return NULL;
+}
+
+// ---- Workers that are lost ----
+
+// As the workers are now. All do the end of a round again that one has not
+// finished.
+static choir_status_t enter_generation(trainer_t* trainer) {
+  const choir_generation_t* generation =
+      choir_dist_opt_generation(trainer->dist_opt);
+  choir_comm_retain(generation->comm);
+  choir_comm_release(trainer->comm);
+  trainer->comm = *trainer->callers_comm = generation->comm;
+  trainer->generation = generation->number;
+  trainer->rank = choir_comm_rank(trainer->comm);
+  trainer->size = choir_comm_size(trainer->comm);
+  clear_bar(trainer);
+  trainer->prints = trainer->rank == 0 && !trainer->options->quiet;
+  if (trainer->prints) {
+    printf("%s after step %" PRId64 " (%.2f s)\n", generation->text,
+           steps_done(trainer), generation->seconds);
+    fflush(stdout);
+  }
+  if (trainer->rank == 0 && trainer->options->log_json && !trainer->log)
+    CHOIR_TRY(train_log_open(trainer->options->log_json, true, &trainer->log));
+  CHOIR_TRY(choir_loader_follow(trainer->evaluation_loader, trainer->rank,
+                                trainer->size, (choir_loader_position_t){0}));
+  return choir_comm_all_reduce(trainer->comm, &trainer->finished,
+                               &trainer->finished, 1, CHOIR_DTYPE_I64,
+                               CHOIR_REDUCE_MIN, "rounds that are finished");
+}
+
+// `status` (taken over) is that of what was done last.
+static choir_status_t recover(trainer_t* trainer, choir_status_t status) {
+  for (;;) {
+    if (status) CHOIR_TRY(choir_training_recover(trainer->model, status));
+    if (generation_of(trainer) == trainer->generation) return NULL;
+    status = enter_generation(trainer);
+    if (!status) return NULL;
+  }
+}
+
+// The next part of a round.
+static choir_status_t run_part(trainer_t* trainer) {
+  const int64_t done = steps_done(trainer);
+  const bool is_end =
+      !trainer->options->plan &&
+      (done % round_steps(trainer) == 0 || done == last_step(trainer));
+  return is_end && done > trainer->finished ? end_round(trainer)
+                                            : train(trainer);
+}
+
+static bool is_over(const trainer_t* trainer) {
+  return (trainer->options->plan ? steps_done(trainer) : trainer->finished) >=
+         last_step(trainer);
 }
 
 static choir_status_t run(trainer_t* trainer) {
@@ -741,8 +832,9 @@ static choir_status_t run(trainer_t* trainer) {
   const int64_t last = last_step(trainer);
   CHOIR_TRY(make_profile(trainer, last - steps_done(trainer)));
   bool has_plan = false;
-  while (steps_done(trainer) < last && !has_plan) {
-    CHOIR_TRY(run_round(trainer));
+  trainer->finished = trainer->metrics_step = steps_done(trainer);
+  while (!is_over(trainer) && !has_plan) {
+    CHOIR_TRY(recover(trainer, run_part(trainer)));
     has_plan = trainer->options->plan && tell_plan(trainer);
   }
   if (trainer->options->plan && !has_plan)
@@ -754,10 +846,14 @@ static choir_status_t run(trainer_t* trainer) {
 }
 
 choir_status_t trainer_run(const train_task_t* task,
-                           const train_options_t* options, choir_comm_t* comm) {
+                           const train_options_t* options,
+                           choir_comm_t** callers_comm) {
+  choir_comm_t* comm = callers_comm ? *callers_comm : NULL;
   trainer_t trainer = {.task = task,
                        .options = options,
                        .comm = comm,
+                       .callers_comm = callers_comm,
+                       .generation = 1,
                        .rank = comm ? choir_comm_rank(comm) : 0,
                        .size = comm ? choir_comm_size(comm) : 1};
   trainer.prints = trainer.rank == 0 && !options->quiet;

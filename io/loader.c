@@ -56,6 +56,14 @@ typedef struct slot_s {
   choir_batch_t batch;
 } slot_t;
 
+typedef struct ring_s {
+  slot_t* slots;
+  int64_t count;
+  size_t x_bytes;  // of one slot
+  size_t y_bytes;
+  size_t samples_bytes;
+} ring_t;
+
 struct choir_loader_s {
   choir_allocator_t allocator;
   choir_dataset_t* dataset;
@@ -64,16 +72,13 @@ struct choir_loader_s {
   choir_partition_t partition;
   int64_t* shares;  // the partition's; NULL: even
   int64_t steps;
-  size_t x_bytes;  // of one slot
-  size_t y_bytes;
   size_t x_sample_bytes;
   size_t y_sample_bytes;
-  size_t samples_bytes;
   bool on_host;
   choir_stream_t* copies;  // the thread's; NULL on a host device
 
-  slot_t* slots;
-  int64_t slot_count;
+  ring_t ring;
+  ring_t lent;  // of before choir_loader_follow, with the caller's batch
 
   pthread_t thread;
   bool thread_runs;
@@ -157,11 +162,11 @@ static void* thread_main(void* argument) {
   pthread_mutex_lock(&loader->mutex);
   while (!loader->stop) {
     if (loader->failure ||
-        loader->filled - loader->recycled >= loader->slot_count) {
+        loader->filled - loader->recycled >= loader->ring.count) {
       pthread_cond_wait(&loader->work, &loader->mutex);
       continue;
     }
-    slot_t* slot = &loader->slots[loader->filled % loader->slot_count];
+    slot_t* slot = &loader->ring.slots[loader->filled % loader->ring.count];
     if (slot->recorded && !choir_event_is_reached(slot->event)) {
       struct timespec until;
       deadline_in(EVENT_POLL_SECONDS, &until);
@@ -229,23 +234,23 @@ static choir_status_t make_tensor(const choir_view_t* sample, int64_t count,
 
 static choir_status_t make_slot(choir_loader_t* loader, slot_t* slot) {
   choir_device_t* device = loader->device;
-  CHOIR_TRY(choir_buffer_create(device, loader->x_bytes, &slot->x_buffer));
-  CHOIR_TRY(choir_buffer_create(device, loader->y_bytes, &slot->y_buffer));
+  CHOIR_TRY(choir_buffer_create(device, loader->ring.x_bytes, &slot->x_buffer));
+  CHOIR_TRY(choir_buffer_create(device, loader->ring.y_bytes, &slot->y_buffer));
   CHOIR_TRY(choir_event_create(device, &slot->event));
   void* block;
   if (loader->on_host) {
     slot->x = choir_buffer_data(slot->x_buffer);
     slot->y = choir_buffer_data(slot->y_buffer);
-  } else if (loader->x_bytes > 0) {
-    CHOIR_TRY(choir_allocate(loader->allocator, loader->x_bytes,
+  } else if (loader->ring.x_bytes > 0) {
+    CHOIR_TRY(choir_allocate(loader->allocator, loader->ring.x_bytes,
                              "the inputs of a batch", &block));
     slot->x = block;
-    CHOIR_TRY(choir_allocate(loader->allocator, loader->y_bytes,
+    CHOIR_TRY(choir_allocate(loader->allocator, loader->ring.y_bytes,
                              "the targets of a batch", &block));
     slot->y = block;
   }
-  if (loader->samples_bytes > 0) {
-    CHOIR_TRY(choir_allocate(loader->allocator, loader->samples_bytes,
+  if (loader->ring.samples_bytes > 0) {
+    CHOIR_TRY(choir_allocate(loader->allocator, loader->ring.samples_bytes,
                              "the sample indices of a batch", &block));
     slot->samples = block;
   }
@@ -262,25 +267,37 @@ static choir_status_t make_slot(choir_loader_t* loader, slot_t* slot) {
   return NULL;
 }
 
-static void free_slot(choir_loader_t* loader, slot_t* slot) {
+static void free_slot(choir_loader_t* loader, const ring_t* ring,
+                      slot_t* slot) {
   for (int kind = 0; kind < STEP_KINDS; ++kind) {
     choir_tensor_release(slot->x_tensors[kind]);
     choir_tensor_release(slot->y_tensors[kind]);
   }
   if (!loader->on_host) {
     if (slot->x) {
-      choir_deallocate(loader->allocator, slot->x, loader->x_bytes);
+      choir_deallocate(loader->allocator, slot->x, ring->x_bytes);
     }
     if (slot->y) {
-      choir_deallocate(loader->allocator, slot->y, loader->y_bytes);
+      choir_deallocate(loader->allocator, slot->y, ring->y_bytes);
     }
   }
   if (slot->samples) {
-    choir_deallocate(loader->allocator, slot->samples, loader->samples_bytes);
+    choir_deallocate(loader->allocator, slot->samples, ring->samples_bytes);
   }
   choir_event_release(slot->event);
   choir_buffer_release(slot->x_buffer);
   choir_buffer_release(slot->y_buffer);
+}
+
+static void free_ring(choir_loader_t* loader, ring_t* ring) {
+  for (int64_t i = 0; i < ring->count; ++i) {
+    free_slot(loader, ring, &ring->slots[i]);
+  }
+  if (ring->slots) {
+    choir_deallocate(loader->allocator, ring->slots,
+                     (size_t)ring->count * sizeof(slot_t));
+  }
+  *ring = (ring_t){0};
 }
 
 static choir_status_t make_locks(choir_loader_t* loader) {
@@ -336,30 +353,45 @@ static choir_status_t sizes_of(const choir_view_t* sample, int64_t count,
                      (long long)count, *out_sample_bytes);
 }
 
-static choir_status_t start(choir_loader_t* loader) {
-  CHOIR_TRY(take_shares(loader));
+static choir_status_t make_ring(choir_loader_t* loader) {
   const int64_t capacity = choir_partition_capacity(&loader->partition);
   CHOIR_TRY(sizes_of(choir_dataset_x(loader->dataset), capacity,
-                     &loader->x_sample_bytes, &loader->x_bytes));
+                     &loader->x_sample_bytes, &loader->ring.x_bytes));
   CHOIR_TRY(sizes_of(choir_dataset_y(loader->dataset), capacity,
-                     &loader->y_sample_bytes, &loader->y_bytes));
-  loader->samples_bytes = (size_t)capacity * sizeof(int64_t);
+                     &loader->y_sample_bytes, &loader->ring.y_bytes));
+  loader->ring.samples_bytes = (size_t)capacity * sizeof(int64_t);
+  void* block;
+  CHOIR_TRY(choir_allocate(loader->allocator,
+                           (size_t)loader->config.prefetch * sizeof(slot_t),
+                           "the loader's batches", &block));
+  loader->ring.slots = block;
+  loader->ring.count = loader->config.prefetch;
+  for (int64_t i = 0; i < loader->ring.count; ++i) {
+    CHOIR_TRY(make_slot(loader, &loader->ring.slots[i]));
+  }
+  return NULL;
+}
+
+static choir_status_t start(choir_loader_t* loader) {
+  CHOIR_TRY(take_shares(loader));
   loader->on_host = choir_device_is_host(loader->device);
   if (!loader->on_host) {
     CHOIR_TRY(choir_stream_create(loader->device, CHOIR_STREAM_BACKGROUND,
                                   &loader->copies));
   }
-  void* block;
-  CHOIR_TRY(choir_allocate(loader->allocator,
-                           (size_t)loader->config.prefetch * sizeof(slot_t),
-                           "the loader's batches", &block));
-  loader->slots = block;
-  loader->slot_count = loader->config.prefetch;
-  for (int64_t i = 0; i < loader->slot_count; ++i) {
-    CHOIR_TRY(make_slot(loader, &loader->slots[i]));
-  }
+  CHOIR_TRY(make_ring(loader));
   CHOIR_TRY(make_locks(loader));
   return start_thread(loader);
+}
+
+static void stop_thread(choir_loader_t* loader) {
+  if (!loader->thread_runs) return;
+  pthread_mutex_lock(&loader->mutex);
+  loader->stop = true;
+  pthread_cond_signal(&loader->work);
+  pthread_mutex_unlock(&loader->mutex);
+  pthread_join(loader->thread, NULL);
+  loader->thread_runs = loader->stop = false;
 }
 
 static choir_status_t check_config(const choir_dataset_t* dataset, int32_t rank,
@@ -444,21 +476,10 @@ void choir_loader_destroy(choir_loader_t* loader) {
   if (!loader) return;
   // A forked child has no such thread, and the lock may be held for ever.
   if (choir_process_is_forked_child()) return;
-  if (loader->thread_runs) {
-    pthread_mutex_lock(&loader->mutex);
-    loader->stop = true;
-    pthread_cond_signal(&loader->work);
-    pthread_mutex_unlock(&loader->mutex);
-    pthread_join(loader->thread, NULL);
-  }
+  stop_thread(loader);
   choir_status_free(loader->failure);
-  for (int64_t i = 0; i < loader->slot_count; ++i) {
-    free_slot(loader, &loader->slots[i]);
-  }
-  if (loader->slots) {
-    choir_deallocate(loader->allocator, loader->slots,
-                     (size_t)loader->slot_count * sizeof(slot_t));
-  }
+  free_ring(loader, &loader->ring);
+  free_ring(loader, &loader->lent);
   if (loader->shares) {
     choir_deallocate(loader->allocator, loader->shares, shares_bytes(loader));
   }
@@ -486,10 +507,14 @@ choir_status_t choir_loader_next(choir_loader_t* loader,
                                  const choir_batch_t** out_batch) {
   *out_batch = NULL;
   CHOIR_TRY(refuse_fork());
+  if (loader->lent.slots) {
+    CHOIR_TRY(choir_stream_synchronize(choir_device_stream(loader->device)));
+    free_ring(loader, &loader->lent);
+  }
 
   pthread_mutex_lock(&loader->mutex);
   const bool in_hand = loader->recycled < loader->handed;
-  slot_t* slot = &loader->slots[loader->recycled % loader->slot_count];
+  slot_t* slot = &loader->ring.slots[loader->recycled % loader->ring.count];
   pthread_mutex_unlock(&loader->mutex);
   if (in_hand) {
     // Nobody else looks at this slot until it counts as recycled.
@@ -519,7 +544,7 @@ choir_status_t choir_loader_next(choir_loader_t* loader,
   }
   choir_span_end(&span, "wait for a batch", NULL, NULL);
   if (loader->handed < loader->filled) {
-    slot = &loader->slots[loader->handed % loader->slot_count];
+    slot = &loader->ring.slots[loader->handed % loader->ring.count];
     ++loader->handed;
     ++loader->position.step;
     *out_batch = &slot->batch;
@@ -531,7 +556,7 @@ choir_status_t choir_loader_next(choir_loader_t* loader,
         "loader: no batch for epoch %lld, step %lld within %g seconds: the "
         "compute stream has not finished with the %lld batches in memory",
         (long long)loader->position.epoch, (long long)loader->position.step,
-        loader->config.deadline, (long long)loader->slot_count);
+        loader->config.deadline, (long long)loader->ring.count);
   }
   pthread_mutex_unlock(&loader->mutex);
   return status;
@@ -541,9 +566,8 @@ choir_loader_position_t choir_loader_position(const choir_loader_t* loader) {
   return loader->position;
 }
 
-choir_status_t choir_loader_seek(choir_loader_t* loader,
-                                 choir_loader_position_t position) {
-  CHOIR_TRY(refuse_fork());
+static choir_status_t check_position(const choir_loader_t* loader,
+                                     choir_loader_position_t position) {
   if (position.epoch < 0 || position.epoch > LAST_EPOCH || position.step < 0 ||
       position.step > loader->steps) {
     return CHOIR_ERROR(OUT_OF_RANGE,
@@ -552,6 +576,13 @@ choir_status_t choir_loader_seek(choir_loader_t* loader,
                        (long long)position.epoch, (long long)position.step,
                        (long long)LAST_EPOCH, (long long)loader->steps);
   }
+  return NULL;
+}
+
+choir_status_t choir_loader_seek(choir_loader_t* loader,
+                                 choir_loader_position_t position) {
+  CHOIR_TRY(refuse_fork());
+  CHOIR_TRY(check_position(loader, position));
   pthread_mutex_lock(&loader->mutex);
   loader->position = position;
   if (position.step == loader->steps) {
@@ -567,6 +598,35 @@ choir_status_t choir_loader_seek(choir_loader_t* loader,
   pthread_cond_signal(&loader->work);
   pthread_mutex_unlock(&loader->mutex);
   return NULL;
+}
+
+choir_status_t choir_loader_follow(choir_loader_t* loader, int32_t rank,
+                                   int32_t size,
+                                   choir_loader_position_t position) {
+  CHOIR_TRY(refuse_fork());
+  choir_loader_config_t config = loader->config;
+  config.global_batch = loader->partition.global_batch;
+  choir_partition_t partition;
+  CHOIR_TRY(check_config(loader->dataset, rank, size, &config, &partition));
+  CHOIR_TRY(check_position(loader, position));
+  CHOIR_TRY(choir_stream_synchronize(choir_device_stream(loader->device)));
+  stop_thread(loader);
+  // Else the caller has a batch of a ring before, or none.
+  if (loader->handed > loader->recycled) {
+    free_ring(loader, &loader->lent);
+    loader->lent = loader->ring;
+    loader->ring = (ring_t){0};
+  }
+  free_ring(loader, &loader->ring);
+  loader->filled = loader->handed = loader->recycled = 0;
+  if (loader->shares) {
+    choir_deallocate(loader->allocator, loader->shares, shares_bytes(loader));
+  }
+  loader->shares = NULL;
+  loader->partition = partition;
+  CHOIR_TRY(make_ring(loader));
+  CHOIR_TRY(choir_loader_seek(loader, position));
+  return start_thread(loader);
 }
 
 int64_t choir_loader_steps(const choir_loader_t* loader) {

@@ -118,6 +118,16 @@ CHOIR_API choir_status_t choir_loader_seek(choir_loader_t* loader,
                                            choir_loader_position_t position)
     CHOIR_NODISCARD;
 
+// Goes on at `position` for another rank, of another number of ranks, with the
+// global batch that it has: as a new loader whose config names that one, with
+// the shares of ranks that are alike. The batch in the caller's hands stays
+// lent. Waits for the device's compute stream. After a failure the loader can
+// only be destroyed.
+CHOIR_API choir_status_t choir_loader_follow(choir_loader_t* loader,
+                                             int32_t rank, int32_t size,
+                                             choir_loader_position_t position)
+    CHOIR_NODISCARD;
+
 // Steps of an epoch, the same for every rank.
 CHOIR_API int64_t choir_loader_steps(const choir_loader_t* loader);
 // What it makes its batches of: samples, global batch, shares. Lent.

@@ -26,6 +26,7 @@ static void model_destroy(choir_model_t* model) {
   choir_device_t* device = model->device;
   choir_allocator_t allocator = choir_device_allocator(device);
   drop_updater(model);
+  choir__snapshot_drop(model, &model->before);
   choir_deallocate(allocator, model->graphs, CHOIR__MODEL_GRAPHS_BYTES);
   choir_workspace_destroy(model->workspace);
   choir_scope_destroy(model->scope);
@@ -638,6 +639,10 @@ static choir_status_t train_one_batch(choir_model_t* model,
   CHOIR_TRY(choir__model_need_updater(model, "training"));
   if (model->updater->vtable->begin_step && model->pass == 0)
     CHOIR_TRY(model->updater->vtable->begin_step(model->updater, model->step));
+  if (model->updater->takes_back) {
+    CHOIR_TRY(choir__snapshot_take(model, &model->before));
+    model->is_kept = true;
+  }
   const choir__leaves_t leaves =
       choir__leaves_of(batch->micro_shard, batch->global_count,
                        batch->first_sample, batch->sample_count);
@@ -660,11 +665,37 @@ static choir_status_t train_one_batch(choir_model_t* model,
   return NULL;
 }
 
+choir_status_t choir__model_take_back(choir_model_t* model,
+                                      choir_status_t status) {
+  choir_updater_t* updater = model->updater;
+  while (status && updater && updater->takes_back) {
+    int64_t step = model->step;
+    status = updater->vtable->take_back(updater, status, &step);
+    if (status) break;
+    model->step = step;
+    begin_passes(model);
+    choir__model_drop_graphs(model);
+    model->sync_norm_rows = 0;
+    status = choir__sync_norms_open(model, 1);
+  }
+  return status;
+}
+
+// Of a step that failed: what it changed before its update.
+static choir_status_t undo_step(choir_model_t* model, choir_status_t status) {
+  if (!model->is_kept) return status;
+  return choir_status_join(status,
+                           choir__snapshot_restore(model, &model->before));
+}
+
 choir_status_t choir_model_train_one_batch(choir_model_t* model,
                                            const choir_model_batch_t* batch) {
   model->is_retracted = model->is_counted = model->is_lost = false;
+  model->is_kept = false;
   choir_status_t status = train_one_batch(model, batch);
   if (model->is_lost) status = choir__model_explain_loss(model, batch, status);
+  if (status && !model->is_retracted && !is_applied(model, status))
+    status = choir__model_take_back(model, undo_step(model, status));
   if (status && model->updater && model->updater->vtable->step_failed &&
       !model->is_retracted && !is_applied(model, status))
     model->updater->vtable->step_failed(model->updater, status);

@@ -47,6 +47,19 @@ typedef struct choir__model_graph_s {
   uint64_t id;
 } choir__model_graph_t;
 
+// What a step changes beside what the updater does, as it was; zeros: nothing
+// yet.
+typedef struct choir__snapshot_s {
+  choir_tensor_t** changing;  // [count] the model's, lent
+  choir_tensor_t** kept;      // [count]
+  size_t count;
+  size_t most;
+  choir_metrics_t metrics;
+  int64_t step;
+  int64_t pass;
+  int64_t pass_samples;
+} choir__snapshot_t;
+
 #define CHOIR__MODEL_GRAPHS_BYTES \
   (CHOIR__MODEL_MAX_GRAPHS * sizeof(choir__model_graph_t))
 
@@ -65,6 +78,7 @@ struct choir_model_s {
   bool is_updated;        // choir_model_backward_and_update was called in it
   bool is_counted;        // its update was applied, and it counted
   bool is_retracted;      // choir_model_retract_step was called in it
+  bool is_kept;           // what was before it is in `before`
   bool told_no_update;    // the log has that a step did not update
   bool is_compiled;
   int32_t input_count;  // of forward, as compiled
@@ -72,6 +86,8 @@ struct choir_model_s {
   choir_status_t error;  // the first failure of a call that makes a part
   choir_scope_t* scope;
   choir_updater_t* updater;
+  choir__snapshot_t
+      before;             // the step at hand, if the updater takes steps back
   choir_layer_t* parent;  // which makes children; NULL: none
   choir_layer_t** layers;
   size_t layer_count;
@@ -137,6 +153,18 @@ choir_status_t choir__model_end_graph(choir_model_t* model,
                                       const choir_tensor_t* y,
                                       choir_status_t status) CHOIR_NODISCARD;
 void choir__model_drop_graphs(choir_model_t* model);
+
+// snapshot.c
+// On the model's stream; the model is compiled. Taken again into the same
+// memory, also with other parameters frozen.
+choir_status_t choir__snapshot_take(choir_model_t* model,
+                                    choir__snapshot_t* snapshot)
+    CHOIR_NODISCARD;
+choir_status_t choir__snapshot_restore(choir_model_t* model,
+                                       const choir__snapshot_t* snapshot)
+    CHOIR_NODISCARD;
+void choir__snapshot_drop(const choir_model_t* model,
+                          choir__snapshot_t* snapshot);
 
 // rehearsal.c
 // Training steps with another end: what `backward` does in the place of

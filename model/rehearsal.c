@@ -35,34 +35,10 @@ static choir_status_t all_gather(choir_updater_t* updater,
                                   out_all);
 }
 
-// ---- What a step changes beside the parameters ----
-
-static size_t list_changing(const choir_model_t* model, choir_tensor_t** out) {
-  size_t count = 0;
-  out[count++] = model->loss_sum;
-  out[count++] = model->correct;
-  out[count++] = model->evaluation_loss;
-  for (size_t i = 0; i < model->params->count; ++i)
-    if (!model->params->params[i]->trainable)
-      out[count++] = model->params->params[i]->value;
-  return count;
-}
-
-// from[i] to to[i], which is made where it is NULL.
-static choir_status_t copy_all(const choir_model_t* model,
-                               choir_tensor_t** from, choir_tensor_t** to,
-                               size_t count) {
-  choir_stream_t* stream = choir_device_stream(model->device);
-  for (size_t i = 0; i < count; ++i)
-    CHOIR_TRY(
-        choir_op_run(stream, CHOIR_OP_COPY, &from[i], 1, NULL, false, &to[i]));
-  return NULL;
-}
-
 // ---- Steps ----
 
-// With another updater, and what the host counts put back behind it. Graphs are
-// dropped, as theirs are of the same kind as those of real steps.
+// With another updater. Graphs are dropped, as theirs are of the same kind as
+// those of real steps.
 static choir_status_t step_aside(choir_model_t* model,
                                  const choir__aside_t* aside) {
   stand_in_t stand_in = {.updater = {.params = model->params},
@@ -73,10 +49,6 @@ static choir_status_t step_aside(choir_model_t* model,
     stand_in.vtable.open_all_gather = open_all_gather;
     stand_in.vtable.all_gather = all_gather;
   }
-  const choir_metrics_t metrics = model->metrics;
-  const int64_t step = model->step;
-  const int64_t pass = model->pass;
-  const int64_t pass_samples = model->pass_samples;
   const bool checks_loss = model->checks_loss;
   model->pass = model->pass_samples = 0;
   model->checks_loss = false;
@@ -89,32 +61,19 @@ static choir_status_t step_aside(choir_model_t* model,
   model->updater = stand_in.own;
   choir__model_drop_graphs(model);
   model->last_graph = 0;
-  model->metrics = metrics;
-  model->step = step;
-  model->pass = pass;
-  model->pass_samples = pass_samples;
   model->checks_loss = checks_loss;
   return status;
 }
 
 choir_status_t choir__model_step_aside(choir_model_t* model,
                                        const choir__aside_t* aside) {
-  choir_allocator_t allocator = choir_device_allocator(model->device);
-  const size_t most = model->params->count + 3;
-  const size_t bytes = 2 * most * sizeof(choir_tensor_t*);
-  void* memory = NULL;
-  CHOIR_TRY(choir_allocate(allocator, bytes, "rehearsal", &memory));
-  memset(memory, 0, bytes);
-  choir_tensor_t** changing = memory;
-  choir_tensor_t** kept = changing + most;
-  const size_t count = list_changing(model, changing);
-  choir_status_t status = copy_all(model, changing, kept, count);
+  choir__snapshot_t before = {0};
+  choir_status_t status = choir__snapshot_take(model, &before);
   if (!status) {
     status = step_aside(model, aside);
-    status = choir_status_join(status, copy_all(model, kept, changing, count));
+    status = choir_status_join(status, choir__snapshot_restore(model, &before));
   }
-  for (size_t i = 0; i < count; ++i) choir_tensor_release(kept[i]);
-  choir_deallocate(allocator, memory, bytes);
+  choir__snapshot_drop(model, &before);
   return status;
 }
 

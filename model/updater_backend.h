@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "model/model.h"
 #include "model/updater.h"
 
 // For those who write an updater: embed choir_updater_t as the first member and
@@ -73,6 +74,13 @@ typedef struct choir_updater_vtable_s {
   // whatever place, and its step was neither counted nor retracted. Tells
   // peers, who may wait for this rank. NULL: there are none.
   void (*step_failed)(choir_updater_t* updater, choir_status_t status);
+  // Before that, of an updater with takes_back: where `status` (taken over)
+  // says that peers were lost, the others go on without them, and it returns
+  // NULL. Parameters, whatever of them training does not learn, and states are
+  // then those after *step steps on all of them; the caller gives how many this
+  // rank has made. Else it returns `status`, or what went wrong.
+  choir_status_t (*take_back)(choir_updater_t* updater, choir_status_t status,
+                              int64_t* step);
 } choir_updater_vtable_t;
 
 struct choir_updater_s {
@@ -83,6 +91,7 @@ struct choir_updater_s {
   bool had_model;
   choir_param_set_t* params;  // one reference while it has a model
   const char* model;          // its name, lent; NULL: not told
+  bool takes_back;            // its take_back may return NULL
 };
 
 // An updater serves one model at a time; its parameter set stands for it.
@@ -104,5 +113,10 @@ void choir__updater_detach(choir_updater_t* updater,
 choir_status_t choir__updater_need_model(const choir_updater_t* updater,
                                          const char* name, const char* what)
     CHOIR_NODISCARD;
+
+// For a collective of the program's own that failed with `status` (taken over):
+// NULL where others go on, and the model is at a step that all of them have.
+choir_status_t choir__model_take_back(choir_model_t* model,
+                                      choir_status_t status) CHOIR_NODISCARD;
 
 #endif  // CHOIR_MODEL_UPDATER_BACKEND_H_

@@ -50,6 +50,19 @@ static void send_to_others(const choir__agreement_t* agreement,
     if (r != agreement->config.rank) send(agreement, message, r);
 }
 
+// Of the phase, to those who have not replied.
+static void ask_all(const choir__agreement_t* agreement) {
+  const bool asks = agreement->phase == CHOIR__AGREE_ASKING;
+  choir__agreement_message_t message = {
+      .kind = asks ? CHOIR__AGREE_ASK : CHOIR__AGREE_PROPOSE,
+      .attempt = agreement->own};
+  if (!asks) message.decision = agreement->choice;
+  for (int32_t r = 0; r < agreement->config.size; ++r)
+    if (r != agreement->config.rank &&
+        !choir__members_has(&agreement->replies, r))
+      send(agreement, message, r);
+}
+
 // ---- One's own attempt ----
 
 static void begin_phase(choir__agreement_t* agreement,
@@ -57,6 +70,7 @@ static void begin_phase(choir__agreement_t* agreement,
   agreement->phase = phase;
   agreement->replies = (choir__members_t){{0}};
   agreement->until = now + agreement->config.limit;
+  agreement->again_at = now + agreement->config.again;
 }
 
 static void decide(choir__agreement_t* agreement,
@@ -98,9 +112,7 @@ static void ask(choir__agreement_t* agreement, double now) {
   agreement->choice = (choir__decision_t){.step = -1};
   note_answer(agreement, agreement->config.rank, agreement->accepted,
               &agreement->accepted_decision, agreement->applied);
-  send_to_others(agreement,
-                 (choir__agreement_message_t){.kind = CHOIR__AGREE_ASK,
-                                              .attempt = agreement->own});
+  ask_all(agreement);
 }
 
 static void accept(choir__agreement_t* agreement, choir__attempt_t attempt,
@@ -118,8 +130,18 @@ static void finish(choir__agreement_t* agreement) {
                                               .decision = agreement->choice});
 }
 
+static bool all_have_replied(const choir__agreement_t* agreement) {
+  for (int32_t r = 0; r < agreement->config.size; ++r)
+    if (!choir__members_has(&agreement->replies, r) &&
+        !choir__members_has(&agreement->gone, r))
+      return false;
+  return true;
+}
+
 static bool has_quorum(const choir__agreement_t* agreement) {
-  return choir__members_decide(&agreement->replies, agreement->config.size);
+  const choir__agreement_config_t* config = &agreement->config;
+  return choir__members_decide(&agreement->replies, config->size) ||
+         (config->gone_is_ended && all_have_replied(agreement));
 }
 
 static void propose(choir__agreement_t* agreement, double now) {
@@ -133,19 +155,8 @@ static void propose(choir__agreement_t* agreement, double now) {
   begin_phase(agreement, CHOIR__AGREE_PROPOSING, now);
   accept(agreement, agreement->own, &agreement->choice);
   choir__members_add(&agreement->replies, agreement->config.rank);
-  send_to_others(agreement,
-                 (choir__agreement_message_t){.kind = CHOIR__AGREE_PROPOSE,
-                                              .attempt = agreement->own,
-                                              .decision = agreement->choice});
+  ask_all(agreement);
   if (has_quorum(agreement)) finish(agreement);
-}
-
-static bool all_have_replied(const choir__agreement_t* agreement) {
-  for (int32_t r = 0; r < agreement->config.size; ++r)
-    if (!choir__members_has(&agreement->replies, r) &&
-        !choir__members_has(&agreement->gone, r))
-      return false;
-  return true;
 }
 
 // Goes on where enough is known, or the time is over.
@@ -295,5 +306,11 @@ void choir__agreement_note_gone(choir__agreement_t* agreement, int32_t rank,
 }
 
 void choir__agreement_tick(choir__agreement_t* agreement, double now) {
+  const bool is_trying = agreement->phase == CHOIR__AGREE_ASKING ||
+                         agreement->phase == CHOIR__AGREE_PROPOSING;
+  if (is_trying && agreement->config.again > 0 && now >= agreement->again_at) {
+    ask_all(agreement);
+    agreement->again_at = now + agreement->config.again;
+  }
   advance(agreement, now);
 }

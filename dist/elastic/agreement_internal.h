@@ -24,6 +24,9 @@ extern "C" {
 //   REFUSE   back, of an older attempt
 //   DECIDE   to all: more than half have accepted, or half with rank 0
 //
+// Where all members are processes of one host, who has ended is known: then all
+// who have not may decide, too, however few they are.
+//
 // No clock, memory or sockets of its own: who owns it gives it messages and the
 // time, in seconds, and sends what it says. Threads: one at a time.
 
@@ -76,8 +79,12 @@ typedef struct choir__agreement_message_s {
 typedef struct choir__agreement_config_s {
   int64_t generation;
   int32_t rank, size;  // in it; size up to CHOIR__MEMBERS_MOST
-  // How long an attempt waits for those that are not known to be gone.
-  double limit;
+  // How long an attempt waits for those that are not known to be gone, and
+  // after which time it asks them once more; 0: never.
+  double limit, again;
+  // Who is gone has ended, and what it sent reaches each member ahead of what
+  // others send after they know.
+  bool gone_is_ended;
   void (*send)(void* self, const choir__agreement_message_t* message);
   void* self;
 } choir__agreement_config_t;
@@ -106,6 +113,7 @@ typedef struct choir__agreement_s {
   choir__attempt_t best;     // the latest that an answer has accepted
   choir__decision_t choice;  // of it, or of the answers
   double until;
+  double again_at;
 } choir__agreement_t;
 
 // A generation begins. applied: this member's last step, -1: none.

@@ -42,7 +42,7 @@ class World {
     for (int32_t r = 0; r < size; ++r) {
       links_.push_back(std::make_unique<Link>(Link{this, r}));
       const choir__agreement_config_t config = {
-          7, r, size, kLimit, Send, links_.back().get()};
+          7, r, size, kLimit, kLimit / 4, false, Send, links_.back().get()};
       choir__agreement_begin(&members_[Size(r)], &config,
                              static_cast<int64_t>(random_() % 3) + 40);
     }
@@ -189,6 +189,103 @@ class World {
   double now_ = 0, loss_ = 0;
 };
 
+// Processes of one host: messages stand in each member's queue in the order in
+// which they were sent, a process ends at any time, also between two messages
+// to others, and each of those that are left notices it some time. They decide
+// however few they are, and all that are left the same.
+class Host {
+ public:
+  Host(int32_t size, unsigned seed) : random_(seed), members_(Size(size)) {
+    queues_.resize(Size(size));
+    sends_left_.assign(Size(size), kAlive);
+    for (int32_t r = 0; r < size; ++r) {
+      links_.push_back(std::make_unique<Link>(Link{this, r}));
+      // No limit, as nothing is lost.
+      const choir__agreement_config_t config = {
+          7, r, size, 1e9, 0, true, Send, links_.back().get()};
+      choir__agreement_begin(&members_[Size(r)], &config, 40 + r % 2);
+    }
+  }
+
+  void Run() {
+    for (int turn = 0; turn < 40000 && !AllDone(); ++turn) {
+      const auto rank = static_cast<int32_t>(random_() % members_.size());
+      choir__agreement_t* member = &members_[Size(rank)];
+      if (!sends_left_[Size(rank)]) continue;
+      switch (random_() % 8) {
+        case 0:  // dies now, or while it sends the next messages
+          if (turn < 60 && alive() > 1)
+            sends_left_[Size(rank)] = static_cast<int>(random_() % 4);
+          break;
+        case 1:  // looks who is there
+          for (int32_t r = 0; r < size(); ++r)
+            if (!sends_left_[Size(r)] && random_() % 2)
+              choir__agreement_note_gone(member, r, turn);
+          break;
+        case 2:
+          if (turn > 20) choir__agreement_propose(member, turn);
+          break;
+        case 3:
+          // After an attempt that another's was in the way of.
+          if (member->phase == CHOIR__AGREE_RESTING && random_() % 8 == 0)
+            choir__agreement_tick(member, member->until);
+          break;
+        default:
+          if (queues_[Size(rank)].empty()) break;
+          const Message message = queues_[Size(rank)].front();
+          queues_[Size(rank)].pop();
+          choir__agreement_receive(member, &message, turn);
+      }
+    }
+  }
+
+  void Check() const {
+    const choir__decision_t* first = nullptr;
+    for (int32_t r = 0; r < size(); ++r) {
+      if (!sends_left_[Size(r)]) continue;
+      const choir__agreement_t& member = members_[Size(r)];
+      ASSERT_EQ(member.phase, CHOIR__AGREE_DONE) << r;
+      if (!first) first = &member.decision;
+      ASSERT_EQ(memcmp(first, &member.decision, sizeof *first), 0)
+          << "there is a second decision";
+    }
+  }
+  int32_t alive() const {
+    int32_t count = 0;
+    for (int left : sends_left_) count += left != 0;
+    return count;
+  }
+
+ private:
+  static constexpr int kAlive = 1 << 30;
+  struct Link {
+    Host* host;
+    int32_t rank;
+  };
+  static size_t Size(int32_t n) { return static_cast<size_t>(n); }
+  int32_t size() const { return static_cast<int32_t>(members_.size()); }
+
+  static void Send(void* self, const Message* message) {
+    const auto* link = static_cast<Link*>(self);
+    int* left = &link->host->sends_left_[Size(link->rank)];
+    if (*left == 0) return;
+    --*left;
+    link->host->queues_[Size(message->to)].push(*message);
+  }
+  bool AllDone() const {
+    for (int32_t r = 0; r < size(); ++r)
+      if (sends_left_[Size(r)] && members_[Size(r)].phase != CHOIR__AGREE_DONE)
+        return false;
+    return true;
+  }
+
+  std::mt19937 random_;
+  std::vector<choir__agreement_t> members_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<std::queue<Message>> queues_;
+  std::vector<int> sends_left_;  // 0: it has ended
+};
+
 // CHOIR_TEST_SCHEDULES: how many.
 unsigned Schedules() {
   const char* text = getenv("CHOIR_TEST_SCHEDULES");
@@ -209,6 +306,20 @@ TEST(AgreementTest, ThereIsOneDecision) {
   // Both happen often, or the schedules would show little.
   EXPECT_GT(decided, Schedules() / 2);
   EXPECT_GT(smaller, Schedules() / 5);
+}
+
+TEST(AgreementTest, OfOneHost) {
+  unsigned few = 0;
+  for (unsigned seed = 0; seed < Schedules(); ++seed) {
+    SCOPED_TRACE(seed);
+    const int32_t size = 2 + static_cast<int32_t>(seed % 7);
+    Host host(size, seed);
+    host.Run();
+    host.Check();
+    few += 2 * host.alive() < size;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(few, Schedules() / 10);
 }
 
 // Two sets that may decide have a member in common.
@@ -244,8 +355,8 @@ struct Sent {
 choir__agreement_t Member(Sent* sent, int32_t rank, int32_t size,
                           int64_t applied) {
   choir__agreement_t member;
-  const choir__agreement_config_t config = {3,      rank,      size,
-                                            kLimit, Sent::Add, sent};
+  const choir__agreement_config_t config = {3, rank,  size,      kLimit,
+                                            0, false, Sent::Add, sent};
   choir__agreement_begin(&member, &config, applied);
   return member;
 }

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank was lost: those that are left go on with the same parameters and
+// states, as a generation of their own.
+//
+// A rank updates its parameters when all gradients of the step are combined
+// here, by itself. So each has what is after the step at hand or before it,
+// whole; who is behind gets it from one that is not.
+#include <string.h>
+
+#include "dist/comm_shared_def.h"
+#include "dist/dist_opt_parts_internal.h"
+#include "opt/optimizer_def.h"
+#include "tensor/op_def.h"
+#include "tensor/ops.h"
+
+// What goes from one generation to the next.
+typedef struct handed_s {
+  choir_device_t* device;
+  choir_param_set_t* params;
+  choir_tensor_t** tensors;  // [count] the parameters', then the states
+  size_t count;
+  size_t bytes;  // of this memory
+} handed_t;
+
+// ---- Whether it can be ----
+
+static choir_status_t refuse(const char* what) {
+  return CHOIR_ERROR(UNIMPLEMENTED, "dist_opt: elastic %s", what);
+}
+
+static choir_status_t check(const choir_dist_opt_t* dist) {
+  const choir_strategy_def_t* def = dist->strategy->def;
+  if (strcmp(choir_device_name(dist->device), "cpu") != 0)
+    return refuse("needs the device cpu");
+  if (dist->config.shard) return refuse("needs whole states (shard is set)");
+  if (dist->config.backward_passes_per_step > 1)
+    return refuse("needs one pass per step");
+  if (!def->combine && !def->states && !def->measure) return NULL;
+  return CHOIR_ERROR(UNIMPLEMENTED,
+                     "dist_opt: elastic with %s, which keeps something from "
+                     "step to step on each rank; use fp32, fp16 or bf16",
+                     choir_strategy_def_option(def));
+}
+
+choir_status_t choir__elastic_open(choir_dist_opt_t* dist) {
+  if (!dist->config.elastic) return NULL;
+  CHOIR_TRY(check(dist));
+  return dist->membership
+             ? NULL
+             : choir__membership_create(dist->comm, &dist->membership);
+}
+
+// ---- What is handed on ----
+
+static void drop_handed(const choir_dist_opt_t* dist, handed_t* handed) {
+  for (size_t i = 0; i < handed->count; ++i)
+    choir_tensor_release(handed->tensors[i]);
+  choir_deallocate(dist->allocator, handed->tensors, handed->bytes);
+  choir_param_set_release(handed->params);
+  choir_device_release(handed->device);
+}
+
+static choir_status_t take_handed(const choir_dist_opt_t* dist,
+                                  handed_t* out_handed) {
+  handed_t* handed = out_handed;
+  const size_t params = dist->params->count;
+  const size_t states = choir_optimizer_states(dist->optimizer, NULL);
+  *handed =
+      (handed_t){.bytes = (params + states) * (sizeof(choir_tensor_t*) +
+                                               sizeof(choir_named_tensor_t))};
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, handed->bytes,
+                           "states of a generation", &memory));
+  handed->tensors = memory;
+  handed->count = params + states;
+  choir_named_tensor_t* named =
+      (choir_named_tensor_t*)(void*)(handed->tensors + handed->count);
+  choir_optimizer_states(dist->optimizer, named);
+  for (size_t i = 0; i < handed->count; ++i) {
+    handed->tensors[i] =
+        i < params ? dist->params->params[i]->value : named[i - params].tensor;
+    choir_tensor_retain(handed->tensors[i]);
+  }
+  handed->params = dist->params;
+  choir_param_set_retain(handed->params);
+  handed->device = dist->device;
+  choir_device_retain(handed->device);
+  return NULL;
+}
+
+// Of who has made the most steps, the lowest rank.
+static choir_status_t find_latest(choir_comm_t* comm,
+                                  choir_allocator_t allocator, int64_t* step,
+                                  int32_t* out_rank, bool* out_differ) {
+  const int32_t size = choir_comm_size(comm);
+  const size_t bytes = (size_t)size * sizeof(int64_t);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(allocator, bytes, "steps of ranks", &memory));
+  int64_t* steps = memory;
+  choir_status_t status = choir_comm_all_gather(comm, step, steps, 1,
+                                                CHOIR_DTYPE_I64, "last steps");
+  *out_rank = 0;
+  *out_differ = false;
+  for (int32_t r = 1; !status && r < size; ++r) {
+    *out_differ |= steps[r] != steps[0];
+    if (steps[r] > steps[*out_rank]) *out_rank = r;
+  }
+  if (!status) *step = steps[*out_rank];
+  choir_deallocate(allocator, memory, bytes);
+  return status;
+}
+
+static size_t bytes_of(const handed_t* handed) {
+  size_t all = 0;
+  for (size_t i = 0; i < handed->count; ++i) {
+    size_t bytes;
+    choir__tensor_bytes(handed->tensors[i], &bytes);
+    all += bytes;
+  }
+  return all;
+}
+
+// From rank `root`, which may be lost before all of it came: it replaces what
+// this rank has when it is whole.
+static choir_status_t receive_all(choir_comm_t* comm, const handed_t* handed,
+                                  int32_t root, bool is_behind,
+                                  unsigned char* staged) {
+  const char* name = "states of a generation";
+  unsigned char* at = staged;
+  for (size_t i = 0; i < handed->count; ++i) {
+    size_t bytes;
+    void* own = choir__tensor_bytes(handed->tensors[i], &bytes);
+    const bool gives = choir_comm_rank(comm) == root;
+    if (gives) memcpy(at, own, bytes);
+    CHOIR_TRY(choir_comm_broadcast(comm, at, (int64_t)bytes, CHOIR_DTYPE_U8,
+                                   root, name));
+    at += bytes;
+  }
+  for (size_t i = 0; is_behind && i < handed->count; ++i) {
+    size_t bytes;
+    void* own = choir__tensor_bytes(handed->tensors[i], &bytes);
+    memcpy(own, staged, bytes);
+    staged += bytes;
+  }
+  return NULL;
+}
+
+// On return all ranks have the same, and made *step steps.
+static choir_status_t make_equal(const choir_dist_opt_t* dist,
+                                 const handed_t* handed, int64_t* step) {
+  const int64_t own = *step;
+  int64_t latest = own;
+  int32_t root = 0;
+  bool differ = false;
+  CHOIR_TRY(find_latest(dist->comm, dist->allocator, &latest, &root, &differ));
+  if (!differ) return NULL;
+  const size_t bytes = bytes_of(handed);
+  void* staged = NULL;
+  choir_status_t status =
+      choir_allocate(dist->allocator, bytes, "states of a generation", &staged);
+  status = choir__agree_on_outcome(dist->comm, "states", status);
+  if (!status)
+    status = receive_all(dist->comm, handed, root, own < latest, staged);
+  choir_deallocate(dist->allocator, staged, bytes);
+  if (!status) *step = latest;
+  return status;
+}
+
+// ---- The loader ----
+
+static int64_t batch_of(const choir_loader_t* loader) {
+  const choir_loader_position_t at = choir_loader_position(loader);
+  return at.epoch * choir_loader_steps(loader) + at.step;
+}
+
+void choir__dist_opt_follow(choir_dist_opt_t* dist_opt, choir_loader_t* loader,
+                            int64_t step) {
+  dist_opt->loader = loader;
+  dist_opt->first_batch = loader ? batch_of(loader) : 0;
+  dist_opt->first_step = step;
+}
+
+static choir_status_t follow(const choir_dist_opt_t* dist, int64_t step) {
+  if (!dist->loader) return NULL;
+  const int64_t steps = choir_loader_steps(dist->loader);
+  const int64_t batch = dist->first_batch + step - dist->first_step;
+  const int64_t epoch = choir_loader_position(dist->loader).epoch;
+  choir_loader_position_t place = {batch / steps, batch % steps};
+  // Who has not been told that the epoch is over will be.
+  if (place.step == 0 && place.epoch > epoch)
+    place = (choir_loader_position_t){place.epoch - 1, steps};
+  return choir_loader_follow(dist->loader, choir_comm_rank(dist->comm),
+                             choir_comm_size(dist->comm), place);
+}
+
+// ---- The next generation ----
+
+static choir_status_t take_comm(choir_dist_opt_t* dist, choir_comm_t* comm) {
+  const size_t bytes = sizeof(uint64_t) * (size_t)choir_comm_size(comm);
+  void* hashes = NULL;
+  choir_status_t status =
+      choir_allocate(dist->allocator, bytes, "hashes of ranks", &hashes);
+  if (status) {
+    choir_comm_release(comm);
+    return status;
+  }
+  choir_deallocate(dist->allocator, dist->hashes,
+                   sizeof(uint64_t) * (size_t)choir_comm_size(dist->comm));
+  dist->hashes = hashes;
+  choir_comm_release(dist->layers_comm);
+  dist->layers_comm = NULL;
+  choir_comm_release(dist->comm);
+  dist->comm = comm;
+  return NULL;
+}
+
+static choir_status_t attach_with(choir_dist_opt_t* dist,
+                                  const handed_t* handed) {
+  CHOIR_TRY(choir__dist_opt_attach(dist, handed->device, handed->params));
+  const size_t params = handed->params->count;
+  const size_t count = handed->count - params;
+  choir_named_tensor_t* states =
+      (choir_named_tensor_t*)(void*)(handed->tensors + handed->count);
+  choir_optimizer_states(dist->optimizer, states);
+  choir_stream_t* stream = choir_device_stream(dist->device);
+  for (size_t i = 0; i < count; ++i) {
+    choir_tensor_t* tensor = states[i].tensor;
+    CHOIR_TRY(choir_op_run(stream, CHOIR_OP_COPY, &handed->tensors[params + i],
+                           1, NULL, false, &tensor));
+    // A generation that is lost before it has begun hands on these.
+    choir_tensor_retain(tensor);
+    choir_tensor_release(handed->tensors[params + i]);
+    handed->tensors[params + i] = tensor;
+  }
+  return NULL;
+}
+
+// *out_is_new: what fails is in the new generation.
+static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
+                            int64_t* step, bool* out_is_new) {
+  choir_comm_t* comm = NULL;
+  choir__change_t change;
+  *out_is_new = false;
+  CHOIR_TRY(
+      choir__membership_change(dist->membership, dist->comm, &comm, &change));
+  choir__dist_opt_detach(dist);
+  CHOIR_TRY(take_comm(dist, comm));
+  *out_is_new = true;
+  dist->generation.comm = comm;
+  CHOIR_TRY(make_equal(dist, handed, step));
+  CHOIR_TRY(
+      choir__agree_on_outcome(dist->comm, "attach", attach_with(dist, handed)));
+  dist->generation.number = change.generation;
+  dist->generation.step = *step;
+  dist->generation.seconds = change.seconds;
+  memcpy(dist->generation.text, change.text, sizeof(change.text));
+  return follow(dist, *step);
+}
+
+static bool is_broken(choir_comm_t* comm) {
+  choir_status_t fault = comm ? choir_comm_poll_error(comm) : NULL;
+  const bool has_fault = fault != NULL;
+  choir_status_free(fault);
+  return has_fault;
+}
+
+static void break_off(choir_dist_opt_t* dist) {
+  const char* why = "a rank was lost, and the step is taken back";
+  choir_comm_abort(dist->comm, why);
+  if (dist->layers_comm) choir_comm_abort(dist->layers_comm, why);
+  if (dist->background)
+    choir_status_free(choir_stream_synchronize(dist->background));
+}
+
+choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
+                                         choir_status_t status, int64_t* step) {
+  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  if (!dist->membership ||
+      (!is_broken(dist->comm) && !is_broken(dist->layers_comm)))
+    return status;
+  handed_t handed;
+  choir_status_t missing = take_handed(dist, &handed);
+  if (missing) return choir_status_join(status, missing);
+  bool is_new;
+  do {
+    choir_status_free(status);
+    break_off(dist);
+    status = enter(dist, &handed, step, &is_new);
+  } while (status && is_new && is_broken(dist->comm));
+  drop_handed(dist, &handed);
+  return status;
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_ELASTIC_MEMBERSHIP_DEF_H_
+#define CHOIR_DIST_ELASTIC_MEMBERSHIP_DEF_H_
+
+#include "dist/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// This process as a member of a run whose workers may be lost
+// (docs/elastic.md): a socket by which members agree on the next generation
+// (agreement_internal.h) when a communicator broke, and a thread that answers
+// on it. Messages are datagrams with a code of the run's id, so that who does
+// not know the id is not heard; what was heard before does no harm.
+//
+// Members of one host alone: UNIMPLEMENTED elsewhere.
+// Ownership: unique. Threads: one at a time.
+
+typedef struct choir__membership_s choir__membership_t;
+
+// Collective, on a communicator of `auto` or `shm`: its ranks are the members
+// of generation 1. It is not kept.
+choir_status_t choir__membership_create(choir_comm_t* comm,
+                                        choir__membership_t** out_membership)
+    CHOIR_NODISCARD;
+// Members that ask later hear nothing. Accepts NULL.
+void choir__membership_destroy(choir__membership_t* membership);
+
+// A generation that was agreed on.
+typedef struct choir__change_s {
+  int64_t generation;
+  // "generation 2: rank 1 (host h, pid 7) is gone; 3 workers go on"
+  char text[512];
+  double seconds;  // from the call on
+} choir__change_t;
+
+// After the communicator of this generation broke, on all members that are
+// left: *out_comm is that of the next one, whose ranks are those of before in
+// their order. Members that are there and do not come are waited for up to the
+// communicator's silence, then left out. `comm` stays the caller's; peers that
+// have not come yet must find it there.
+//
+// ABORTED: the others went on without this one. TIMEOUT: fewer than may decide
+// were there within the communicator's deadline; a text names who was missing.
+choir_status_t choir__membership_change(choir__membership_t* membership,
+                                        choir_comm_t* comm,
+                                        choir_comm_t** out_comm,
+                                        choir__change_t* out_change)
+    CHOIR_NODISCARD;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_DIST_ELASTIC_MEMBERSHIP_DEF_H_

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are killed, and those that are left go on as the next generation.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/clock.h"
+#include "dist/comm.h"
+#include "dist/elastic/membership_def.h"
+#include "tests/testing/ranks.h"
+#include "tests/testing/status_matchers.h"
+
+namespace {
+
+using choir_testing::Heard;
+using choir_testing::Patience;
+using choir_testing::ProcessGroup;
+using choir_testing::ProcessResult;
+using choir_testing::Rank;
+using choir_testing::Say;
+
+constexpr int kOperations = 60;
+
+// Where a rank of the first generation is killed.
+enum Moment {
+  kBefore,  // it comes to operation `number`
+  kLost,    // when it has noticed the loss in operation `number`
+  kDuring,  // while operation `number` runs
+  kLate,    // a moment after it asked for change `number`
+};
+struct Death {
+  Moment moment;
+  int number;
+};
+using Deaths = std::map<int, Death>;
+
+bool Dies(const Deaths& deaths, Moment moment, int number) {
+  const auto found = deaths.find(Rank());
+  return found != deaths.end() && found->second.moment == moment &&
+         found->second.number == number;
+}
+
+void KillSoon(useconds_t delay) {
+  if (fork() != 0) return;
+  usleep(delay);
+  kill(getppid(), SIGKILL);
+  _exit(0);
+}
+
+class ElasticRank {
+ public:
+  explicit ElasticRank(const Deaths& deaths) : deaths_(deaths) {
+    choir_comm_config_t config;
+    Check(choir_comm_config_init(&config));
+    config.deadline = Patience(20);
+    Check(choir_comm_create(&config, &comm_));
+    Check(choir__membership_create(comm_, &membership_));
+  }
+
+  // Sums of what follows from rank, size and operation.
+  void Run() {
+    for (int operation = 0; operation < kOperations;) {
+      if (Dies(deaths_, kBefore, operation)) raise(SIGKILL);
+      if (Dies(deaths_, kDuring, operation)) KillSoon(0);
+      const int32_t size = choir_comm_size(comm_);
+      std::vector<double> data(50000);
+      for (size_t i = 0; i < data.size(); ++i)
+        data[i] = static_cast<double>(i) + choir_comm_rank(comm_);
+      choir_status_t status = choir_comm_all_reduce(
+          comm_, data.data(), data.data(), static_cast<int64_t>(data.size()),
+          CHOIR_DTYPE_F64, CHOIR_REDUCE_SUM, "sum");
+      if (!status) {
+        for (size_t i = 0; i < data.size(); ++i)
+          if (data[i] != size * static_cast<double>(i) + size * (size - 1) / 2)
+            Fail("a wrong sum");
+        ++operation;
+        continue;
+      }
+      choir_status_free(status);
+      if (Dies(deaths_, kLost, operation)) raise(SIGKILL);
+      Change();
+      operation = Agreed(operation);
+    }
+    Check(choir_comm_finalize(comm_));
+    choir_comm_release(comm_);
+    choir__membership_destroy(membership_);
+    std::string words = "generation " + std::to_string(generation_) +
+                        ", size " + std::to_string(size_) + ", rank " +
+                        std::to_string(rank_);
+    if (slowest_ > 2) words += ", slow";
+    Say(words);
+    _exit(0);
+  }
+
+ private:
+  static void Fail(const std::string& why) {
+    Say(why);
+    _exit(1);
+  }
+  static void Check(choir_status_t status) {
+    if (status) Fail(choir_status_message(status));
+  }
+
+  void Change() {
+    static int changes = 0;
+    if (Dies(deaths_, kLate, ++changes))
+      KillSoon(300 * static_cast<unsigned>(Rank()));
+    choir_comm_t* next = nullptr;
+    choir__change_t change;
+    Check(choir__membership_change(membership_, comm_, &next, &change));
+    choir_comm_release(comm_);
+    comm_ = next;
+    generation_ = change.generation;
+    rank_ = choir_comm_rank(comm_);
+    size_ = choir_comm_size(comm_);
+    slowest_ = std::max(slowest_, change.seconds);
+  }
+
+  // All go on with the operation that nobody has finished.
+  int Agreed(int operation) {
+    for (;;) {
+      int32_t first = operation;
+      choir_status_t status =
+          choir_comm_all_reduce(comm_, &first, &first, 1, CHOIR_DTYPE_I32,
+                                CHOIR_REDUCE_MAX, "operation");
+      if (!status) return first;
+      choir_status_free(status);
+      Change();
+    }
+  }
+
+  const Deaths& deaths_;
+  choir_comm_t* comm_ = nullptr;
+  choir__membership_t* membership_ = nullptr;
+  int64_t generation_ = 1;
+  int32_t rank_ = 0, size_ = 0;
+  double slowest_ = 0;
+};
+
+// The ranks that are left say these words, each with its new rank.
+void Expect(int size, const Deaths& deaths, const std::string& words) {
+  if (choir_testing::InRank()) ElasticRank(deaths).Run();
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, "shm", size);
+  const std::vector<ProcessResult> results = group.Wait(Patience(90));
+  int rank = 0;
+  for (int r = 0; r < size; ++r) {
+    const ProcessResult& result = results[static_cast<size_t>(r)];
+    if (deaths.count(r)) {
+      EXPECT_EQ(result.exit_status, 128 + SIGKILL) << r << result.output;
+      continue;
+    }
+    EXPECT_EQ(result.exit_status, 0) << r << result.output;
+    EXPECT_TRUE(choir_testing::Matches(
+        Heard(result), words + ", rank " + std::to_string(rank++)))
+        << r << ": " << Heard(result);
+  }
+}
+
+TEST(ElasticTest, OneOfFour) {
+  Expect(4, {{2, {kBefore, 7}}}, "generation 2, size 3");
+}
+TEST(ElasticTest, TheFirst) {
+  Expect(3, {{0, {kBefore, 7}}}, "generation 2, size 2");
+}
+TEST(ElasticTest, TheFirstOfTwo) {
+  Expect(2, {{0, {kDuring, 11}}}, "generation 2, size 1");
+}
+TEST(ElasticTest, InTheMiddle) {
+  Expect(7, {{3, {kDuring, 20}}}, "generation 2, size 6");
+}
+TEST(ElasticTest, OneAfterTheOther) {
+  Expect(4, {{1, {kBefore, 7}}, {0, {kBefore, 30}}, {3, {kBefore, 50}}},
+         "generation 4, size 1");
+}
+// One that notices a loss and is lost too.
+TEST(ElasticTest, OnTheWay) {
+  Expect(4, {{1, {kBefore, 7}}, {0, {kLost, 7}}}, "generation [23], size 2");
+}
+TEST(ElasticTest, WhileTheyAgree) {
+  Expect(7,
+         {{1, {kBefore, 7}}, {0, {kLate, 1}}, {2, {kLate, 1}}, {5, {kLate, 1}}},
+         "generation [2345], size 3");
+}
+
+}  // namespace
