@@ -140,6 +140,7 @@ class Training {
     int64_t passes = 1;  // per step
     bool shard = false;
     bool peer_memory = true;
+    bool elastic = false;
     const choir_strategy_def_t* strategy = &choir_strategy_def_fp32;
     Settings settings;   // of the strategy, where it has them
     std::string frozen;  // a parameter, before the updater comes
@@ -181,6 +182,7 @@ class Training {
     config.backward_passes_per_step = options_.passes;
     config.shard = options_.shard;
     config.peer_memory = options_.peer_memory;
+    config.elastic = options_.elastic;
     Must(choir_dist_opt_create(optimizer_, comm, &config, &dist_));
     Must(choir_dist_opt_use(
         dist_, options_.strategy,

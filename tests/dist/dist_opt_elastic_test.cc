@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are lost in training: the others take the step back and go on.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "dist/dist_opt.h"
+#include "dist/training.h"
+#include "tests/dist/dist_opt_testing.h"
+
+namespace {
+
+using choir_testing::Heard;
+using choir_testing::Must;
+using choir_testing::Patience;
+using choir_testing::ProcessGroup;
+using choir_testing::ProcessResult;
+using choir_testing::Rank;
+using choir_testing::Say;
+using choir_testing::SmallLayers;
+using choir_testing::Training;
+
+constexpr int64_t kGlobal = 24;
+constexpr int64_t kSteps = 7;
+
+choir_comm_t* Join() {
+  choir_comm_config_t config;
+  Must(choir_comm_config_init(&config));
+  config.deadline = Patience(20);
+  choir_comm_t* comm = nullptr;
+  Must(choir_comm_create(&config, &comm));
+  return comm;
+}
+
+Training::Options Elastic() {
+  Training::Options options;
+  options.optimizer = "adam";
+  options.elastic = true;
+  options.bucket_bytes = 4096;
+  return options;
+}
+
+// A rank of a run that is elastic.
+class ElasticRank {
+ public:
+  explicit ElasticRank(const Training::Options& options = Elastic())
+      : comm_(Join()), training_(SmallLayers(), comm_, options) {
+    Must(training_.Attach());
+  }
+
+  int64_t step() { return choir_model_step(training_.model()); }
+  const choir_generation_t& generation() {
+    return *choir_dist_opt_generation(training_.dist());
+  }
+  Training& training() { return training_; }
+
+  // This rank's share of step `at`.
+  choir_status_t TrainOn(int64_t at) {
+    const int64_t size = choir_comm_size(generation().comm);
+    const int64_t rank = choir_comm_rank(generation().comm);
+    const int64_t first = kGlobal * rank / size;
+    const int64_t count = kGlobal * (rank + 1) / size - first;
+    return training_.TrainOn(at, first, count, kGlobal);
+  }
+  void TrainUpTo(int64_t end) {
+    while (step() < end) Must(TrainOn(step()));
+  }
+
+  // Says how it went, beside what one rank alone comes to.
+  [[noreturn]] void End() {
+    Training alone(SmallLayers(), nullptr, Elastic());
+    Must(alone.Attach());
+    for (int64_t i = 0; i < kSteps; ++i)
+      Must(alone.TrainOn(i, 0, kGlobal, kGlobal));
+    double worst = 0;
+    const choir_testing::Values own = training_.Values();
+    const choir_testing::Values want = alone.Values();
+    for (size_t i = 0; i < want.size(); ++i)
+      for (size_t k = 0; k < want[i].second.size(); ++k)
+        worst =
+            std::fmax(worst, std::fabs(own[i].second[k] - want[i].second[k]));
+    choir_metrics_t metrics;
+    Must(choir_model_take_metrics(training_.model(), &metrics));
+    Must(choir_comm_finalize(generation().comm));
+    Say((worst < 2e-4 ? "close" : "off by " + std::to_string(worst)) +
+        ", generation " + std::to_string(generation().number) + ", batches " +
+        std::to_string(metrics.batches) + ", states " +
+        std::to_string(training_.StatesDigest()));
+    _exit(0);
+  }
+
+ private:
+  choir_comm_t* comm_;
+  Training training_;
+};
+
+// The ranks but `lost` say the same.
+void Expect(int size, const std::vector<int>& lost, const std::string& words) {
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, "shm", size);
+  const std::vector<ProcessResult> results = group.Wait(Patience(90));
+  std::string first;
+  for (int r = 0; r < size; ++r) {
+    const ProcessResult& result = results[static_cast<size_t>(r)];
+    if (std::count(lost.begin(), lost.end(), r)) continue;
+    EXPECT_EQ(result.exit_status, 0) << r << ": " << result.output;
+    EXPECT_TRUE(choir_testing::Contains(Heard(result), words))
+        << r << ": " << Heard(result);
+    if (first.empty()) first = Heard(result);
+    EXPECT_EQ(Heard(result), first) << r;
+  }
+}
+
+class DistOptElasticTestOf : public ::testing::TestWithParam<int> {};
+
+// The step that somebody did not come to is made by the others.
+TEST_P(DistOptElasticTestOf, KilledBetweenSteps) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank;
+    rank.TrainUpTo(3);
+    if (Rank() == GetParam()) raise(SIGKILL);
+    Must(rank.TrainOn(3));
+    if (rank.step() != 3 || rank.generation().number != 2 ||
+        rank.generation().step != 3 ||
+        choir_comm_size(rank.generation().comm) != 2)
+      Say("not taken back");
+    rank.TrainUpTo(kSteps);
+    rank.End();
+  }
+  Expect(3, {GetParam()}, "^close, generation 2, batches 7,");
+}
+INSTANTIATE_TEST_SUITE_P(Each, DistOptElasticTestOf, testing::Values(0, 1, 2));
+
+TEST(DistOptElasticTest, OneIsLeft) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank;
+    rank.TrainUpTo(2);
+    if (Rank() == 0) raise(SIGKILL);
+    rank.TrainUpTo(4);
+    if (Rank() == 2) raise(SIGKILL);
+    rank.TrainUpTo(kSteps);
+    rank.End();
+  }
+  Expect(3, {0, 2}, "^close, generation 3, batches 7,");
+}
+
+// One had not made the last step yet when another was lost: it gets parameters
+// and states from one that had.
+TEST(DistOptElasticTest, OneIsBehind) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank;
+    rank.TrainUpTo(2);
+    std::vector<std::vector<char>> before;
+    for (const choir_named_tensor_t& state : rank.training().States()) {
+      before.emplace_back(
+          static_cast<size_t>(choir_tensor_count(state.tensor) * 4));
+      Must(choir_tensor_read(state.tensor, before.back().data(),
+                             before.back().size()));
+    }
+    choir_metrics_t metrics;
+    Must(choir_model_take_metrics(rank.training().model(), &metrics));
+    rank.TrainUpTo(3);
+    if (Rank() == 1) raise(SIGKILL);
+    if (Rank() == 0) {
+      size_t i = 0;
+      for (const choir_named_tensor_t& state : rank.training().States()) {
+        Must(choir_tensor_write(state.tensor, before[i].data(),
+                                before[i].size()));
+        ++i;
+      }
+      choir_model_set_step(rank.training().model(), 2);
+    }
+    Must(rank.TrainOn(rank.step()));
+    if (rank.step() != 3) Say("not as far as the others");
+    rank.TrainUpTo(kSteps);
+    rank.End();
+  }
+  Expect(3, {1}, "^close, generation 2, batches 5,");
+}
+
+// A step that fails on one rank alone is that rank's failure, and it goes.
+TEST(DistOptElasticTest, OneFails) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank;
+    rank.TrainUpTo(2);
+    if (Rank() == 2) {
+      const choir_model_batch_t nothing = {
+          {nullptr}, {nullptr}, 16, 8, kGlobal};
+      choir_status_t status =
+          choir_model_train_one_batch(rank.training().model(), &nothing);
+      if (!status) Say("its step did not fail");
+      choir_status_free(status);
+      _exit(0);
+    }
+    rank.TrainUpTo(kSteps);
+    rank.End();
+  }
+  Expect(3, {2}, "^close, generation 2, batches 7,");
+}
+
+// A collective of the program's own fails; some are in the step behind it.
+TEST(DistOptElasticTest, Recover) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank;
+    rank.TrainUpTo(3);
+    if (Rank() == 0) raise(SIGKILL);
+    if (Rank() == 1) {
+      choir_status_t status = choir_comm_barrier(rank.generation().comm, "end");
+      if (!status) Say("nobody is missing");
+      Must(choir_training_recover(rank.training().model(), status));
+    } else {
+      Must(rank.TrainOn(3));
+    }
+    if (rank.step() != 3 || rank.generation().number != 2)
+      Say("not in the next generation");
+    Must(choir_comm_barrier(rank.generation().comm, "end"));
+    rank.TrainUpTo(kSteps);
+    rank.End();
+  }
+  Expect(3, {0}, "^close, generation 2, batches 7,");
+}
+
+// What it cannot do yet is refused by all.
+void Refuse(const Training::Options& options) {
+  choir_comm_t* comm = Join();
+  Training training(SmallLayers(), comm, options);
+  choir_status_t status = training.Attach();
+  Say(status ? choir_status_message(status) : "not refused");
+  _exit(0);
+}
+
+TEST(DistOptElasticTest, Shards) {
+  Training::Options options = Elastic();
+  options.shard = true;
+  if (choir_testing::InRank()) Refuse(options);
+  Expect(2, {}, "elastic needs whole states");
+}
+TEST(DistOptElasticTest, Passes) {
+  Training::Options options = Elastic();
+  options.passes = 2;
+  if (choir_testing::InRank()) Refuse(options);
+  Expect(2, {}, "elastic needs one pass per step");
+}
+TEST(DistOptElasticTest, Residuals) {
+  Training::Options options = Elastic();
+  options.strategy = &choir_strategy_def_sparse_top_k;
+  if (choir_testing::InRank()) Refuse(options);
+  Expect(2, {}, "elastic with sparseTopK, which keeps something");
+}
+TEST(DistOptElasticTest, OtherDevices) {
+  Training::Options options = Elastic();
+  options.device = "cpu_async";
+  if (choir_testing::InRank()) Refuse(options);
+  Expect(2, {}, "elastic needs the device cpu");
+}
+
+}  // namespace
