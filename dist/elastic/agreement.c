@@ -74,7 +74,7 @@ static void begin_phase(choir__agreement_t* agreement,
 }
 
 static void decide(choir__agreement_t* agreement,
-                   const choir__decision_t* decision) {
+                   const choir__members_t* decision) {
   agreement->phase = CHOIR__AGREE_DONE;
   agreement->decision = *decision;
 }
@@ -91,16 +91,11 @@ static void rest(choir__agreement_t* agreement, double now) {
 
 static void note_answer(choir__agreement_t* agreement, int32_t from,
                         choir__attempt_t accepted,
-                        const choir__decision_t* decision, int64_t applied) {
+                        const choir__members_t* decision) {
   choir__members_add(&agreement->replies, from);
-  if (accepted.number > 0) {
-    if (is_later(accepted, agreement->best)) {
-      agreement->best = accepted;
-      agreement->choice = *decision;
-    }
-  } else if (agreement->best.number == 0 && applied > agreement->choice.step) {
-    agreement->choice.step = applied;
-  }
+  if (accepted.number == 0 || !is_later(accepted, agreement->best)) return;
+  agreement->best = accepted;
+  agreement->choice = *decision;
 }
 
 static void ask(choir__agreement_t* agreement, double now) {
@@ -109,14 +104,13 @@ static void ask(choir__agreement_t* agreement, double now) {
       (choir__attempt_t){agreement->latest.number + 1, agreement->config.rank};
   agreement->latest = agreement->own;
   agreement->best = (choir__attempt_t){0, 0};
-  agreement->choice = (choir__decision_t){.step = -1};
   note_answer(agreement, agreement->config.rank, agreement->accepted,
-              &agreement->accepted_decision, agreement->applied);
+              &agreement->accepted_decision);
   ask_all(agreement);
 }
 
 static void accept(choir__agreement_t* agreement, choir__attempt_t attempt,
-                   const choir__decision_t* decision) {
+                   const choir__members_t* decision) {
   agreement->latest = attempt;
   agreement->accepted = attempt;
   agreement->accepted_decision = *decision;
@@ -150,8 +144,7 @@ static void propose(choir__agreement_t* agreement, double now) {
     rest(agreement, now);
     return;
   }
-  if (agreement->best.number == 0)
-    agreement->choice.members = agreement->replies;
+  if (agreement->best.number == 0) agreement->choice = agreement->replies;
   begin_phase(agreement, CHOIR__AGREE_PROPOSING, now);
   accept(agreement, agreement->own, &agreement->choice);
   choir__members_add(&agreement->replies, agreement->config.rank);
@@ -205,8 +198,7 @@ static void take_ask(choir__agreement_t* agreement,
        (choir__agreement_message_t){.kind = CHOIR__AGREE_ANSWER,
                                     .attempt = message->attempt,
                                     .accepted = agreement->accepted,
-                                    .decision = agreement->accepted_decision,
-                                    .applied = agreement->applied},
+                                    .decision = agreement->accepted_decision},
        message->from);
 }
 
@@ -264,7 +256,7 @@ void choir__agreement_receive(choir__agreement_t* agreement,
     case CHOIR__AGREE_ANSWER:
       if (!is_reply(agreement, message, CHOIR__AGREE_ASKING)) return;
       note_answer(agreement, message->from, message->accepted,
-                  &message->decision, message->applied);
+                  &message->decision);
       break;
     case CHOIR__AGREE_PROPOSE:
       take_proposal(agreement, message);
@@ -288,9 +280,8 @@ void choir__agreement_receive(choir__agreement_t* agreement,
 // ---- Its life ----
 
 void choir__agreement_begin(choir__agreement_t* agreement,
-                            const choir__agreement_config_t* config,
-                            int64_t applied) {
-  *agreement = (choir__agreement_t){.config = *config, .applied = applied};
+                            const choir__agreement_config_t* config) {
+  *agreement = (choir__agreement_t){.config = *config};
 }
 
 void choir__agreement_propose(choir__agreement_t* agreement, double now) {

@@ -17,7 +17,7 @@ extern "C" {
 //
 // Messages, of one attempt of one member:
 //   ASK      to all: take no part in older attempts; who is there?
-//   ANSWER   back: what this member has accepted, and its last applied step
+//   ANSWER   back: what this member has accepted
 //   PROPOSE  to all: the choice of those who answered, or what one of them has
 //            accepted already
 //   ACCEPT   back
@@ -43,12 +43,6 @@ int32_t choir__members_count(const choir__members_t* members);
 // with rank 0, so that any two such sets have a member in common.
 bool choir__members_decide(const choir__members_t* members, int32_t size);
 
-// What is decided.
-typedef struct choir__decision_s {
-  choir__members_t members;  // ranks of the generation that go on
-  int64_t step;              // the last that one of them has applied; -1: none
-} choir__decision_t;
-
 // Of two attempts the later is that of the larger number, then of the higher
 // rank. Number 0: none.
 typedef struct choir__attempt_s {
@@ -70,10 +64,9 @@ typedef struct choir__agreement_message_s {
   int64_t generation;
   int32_t kind;  // choir__agreement_kind_t
   int32_t from, to;
-  choir__attempt_t attempt;    // REFUSE: the later one that is in the way
-  choir__attempt_t accepted;   // ANSWER: of `decision`; none: it has none
-  choir__decision_t decision;  // ANSWER, PROPOSE, DECIDE
-  int64_t applied;             // ANSWER: the sender's last step; -1: none
+  choir__attempt_t attempt;   // REFUSE: the later one that is in the way
+  choir__attempt_t accepted;  // ANSWER: of `decision`; none: it has none
+  choir__members_t decision;  // ANSWER, PROPOSE, DECIDE: those who go on
 } choir__agreement_message_t;
 
 typedef struct choir__agreement_config_s {
@@ -101,25 +94,23 @@ typedef enum choir__agreement_phase_e {
 typedef struct choir__agreement_s {
   choir__agreement_config_t config;
   choir__agreement_phase_t phase;
-  choir__decision_t decision;
-  int64_t applied;          // this member's last step, set by the owner
-  choir__members_t gone;    // known to have ended
-  choir__attempt_t latest;  // that this member answered or accepted
+  choir__members_t decision;  // ranks of the generation that go on
+  choir__members_t gone;      // known to have ended
+  choir__attempt_t latest;    // that this member answered or accepted
   choir__attempt_t accepted;
-  choir__decision_t accepted_decision;
+  choir__members_t accepted_decision;
   // Of its own attempt.
   choir__attempt_t own;
   choir__members_t replies;  // answers, then acceptances
   choir__attempt_t best;     // the latest that an answer has accepted
-  choir__decision_t choice;  // of it, or of the answers
+  choir__members_t choice;   // of it, or who answered
   double until;
   double again_at;
 } choir__agreement_t;
 
-// A generation begins. applied: this member's last step, -1: none.
+// A generation begins.
 void choir__agreement_begin(choir__agreement_t* agreement,
-                            const choir__agreement_config_t* config,
-                            int64_t applied);
+                            const choir__agreement_config_t* config);
 // A change is wanted: somebody was lost, leaves or joins. Nothing where one is
 // on its way.
 void choir__agreement_propose(choir__agreement_t* agreement, double now);

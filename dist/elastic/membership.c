@@ -57,7 +57,7 @@ struct choir__membership_s {
   choir__agreement_t agreement;
   // decisions[i] made generation i + 2. Everybody who was in generation i + 1
   // and asks gets it.
-  choir__decision_t* decisions;  // [capacity]
+  choir__members_t* decisions;  // [capacity]
   int64_t capacity;
 };
 
@@ -256,7 +256,7 @@ void choir__membership_destroy(choir__membership_t* membership) {
   choir_deallocate(membership->allocator, membership->addresses,
                    (size_t)membership->most * sizeof(address_t));
   choir_deallocate(membership->allocator, membership->decisions,
-                   (size_t)membership->capacity * sizeof(choir__decision_t));
+                   (size_t)membership->capacity * sizeof(choir__members_t));
   choir_deallocate(membership->allocator, membership, sizeof(*membership));
 }
 
@@ -332,7 +332,7 @@ static choir_status_t agree(const change_t* change) {
   const double start = choir_clock_seconds();
   choir_status_t status = NULL;
   pthread_mutex_lock(&membership->mutex);
-  choir__agreement_begin(&membership->agreement, &config, 0);
+  choir__agreement_begin(&membership->agreement, &config);
   membership->is_open = true;
   for (;;) {
     const double waited = choir_clock_seconds() - start;
@@ -355,13 +355,13 @@ static choir_status_t keep_decision(choir__membership_t* membership) {
     const int64_t capacity = 2 * count;
     void* memory = NULL;
     CHOIR_TRY(choir_allocate(membership->allocator,
-                             (size_t)capacity * sizeof(choir__decision_t),
+                             (size_t)capacity * sizeof(choir__members_t),
                              "decisions", &memory));
     if (count > 1)
       memcpy(memory, membership->decisions,
-             (size_t)(count - 1) * sizeof(choir__decision_t));
+             (size_t)(count - 1) * sizeof(choir__members_t));
     choir_deallocate(membership->allocator, membership->decisions,
-                     (size_t)membership->capacity * sizeof(choir__decision_t));
+                     (size_t)membership->capacity * sizeof(choir__members_t));
     membership->decisions = memory;
     membership->capacity = capacity;
   }
@@ -372,7 +372,7 @@ static choir_status_t keep_decision(choir__membership_t* membership) {
 // This member's place in the generation that was agreed on.
 static choir_status_t enter_generation(const change_t* change) {
   choir__membership_t* membership = change->membership;
-  const choir__members_t* members = &membership->agreement.decision.members;
+  const choir__members_t* members = &membership->agreement.decision;
   if (!choir__members_has(members, membership->rank))
     return CHOIR_ERROR(ABORTED,
                        "elastic: the others went on as generation %lld "

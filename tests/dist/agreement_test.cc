@@ -43,8 +43,7 @@ class World {
       links_.push_back(std::make_unique<Link>(Link{this, r}));
       const choir__agreement_config_t config = {
           7, r, size, kLimit, kLimit / 4, false, Send, links_.back().get()};
-      choir__agreement_begin(&members_[Size(r)], &config,
-                             static_cast<int64_t>(random_() % 3) + 40);
+      choir__agreement_begin(&members_[Size(r)], &config);
     }
     loss_ = Share() * 0.4;
   }
@@ -93,20 +92,13 @@ class World {
     }
     ASSERT_LE(decisions_.size(), 1u) << "there is a second decision";
     if (decisions_.empty()) return;
-    const choir__decision_t& decision = decisions_[0];
-    EXPECT_TRUE(choir__members_decide(&decision.members, size()));
-    int64_t latest = -1;
-    for (int32_t r = 0; r < size(); ++r)
-      if (choir__members_has(&decision.members, r))
-        latest = std::max(latest, members_[Size(r)].applied);
-    EXPECT_EQ(decision.step, latest);
+    EXPECT_TRUE(choir__members_decide(&decisions_[0], size()));
   }
 
   bool is_decided() const { return !decisions_.empty(); }
   int32_t left_out() const {
-    return decisions_.empty()
-               ? 0
-               : size() - choir__members_count(&decisions_[0].members);
+    return decisions_.empty() ? 0
+                              : size() - choir__members_count(&decisions_[0]);
   }
 
  private:
@@ -173,7 +165,7 @@ class World {
   void Note(int32_t rank) {
     const choir__agreement_t& member = members_[Size(rank)];
     if (member.phase != CHOIR__AGREE_DONE) return;
-    for (const choir__decision_t& known : decisions_)
+    for (const choir__members_t& known : decisions_)
       if (memcmp(&known, &member.decision, sizeof known) == 0) return;
     decisions_.push_back(member.decision);
   }
@@ -184,7 +176,7 @@ class World {
   std::vector<int> side_;
   std::vector<bool> is_alive_;
   std::priority_queue<Event> events_;
-  std::vector<choir__decision_t> decisions_;  // different ones
+  std::vector<choir__members_t> decisions_;  // different ones
   int64_t order_ = 0;
   double now_ = 0, loss_ = 0;
 };
@@ -203,7 +195,7 @@ class Host {
       // No limit, as nothing is lost.
       const choir__agreement_config_t config = {
           7, r, size, 1e9, 0, true, Send, links_.back().get()};
-      choir__agreement_begin(&members_[Size(r)], &config, 40 + r % 2);
+      choir__agreement_begin(&members_[Size(r)], &config);
     }
   }
 
@@ -240,7 +232,7 @@ class Host {
   }
 
   void Check() const {
-    const choir__decision_t* first = nullptr;
+    const choir__members_t* first = nullptr;
     for (int32_t r = 0; r < size(); ++r) {
       if (!sends_left_[Size(r)]) continue;
       const choir__agreement_t& member = members_[Size(r)];
@@ -352,30 +344,27 @@ struct Sent {
   }
 };
 
-choir__agreement_t Member(Sent* sent, int32_t rank, int32_t size,
-                          int64_t applied) {
+choir__agreement_t Member(Sent* sent, int32_t rank, int32_t size) {
   choir__agreement_t member;
   const choir__agreement_config_t config = {3, rank,  size,      kLimit,
                                             0, false, Sent::Add, sent};
-  choir__agreement_begin(&member, &config, applied);
+  choir__agreement_begin(&member, &config);
   return member;
 }
 
 // A run of one worker, and one whose others are known to be gone.
 TEST(AgreementTest, Alone) {
   Sent sent;
-  choir__agreement_t one = Member(&sent, 0, 1, 5);
+  choir__agreement_t one = Member(&sent, 0, 1);
   choir__agreement_propose(&one, 0);
   ASSERT_EQ(one.phase, CHOIR__AGREE_DONE);
-  EXPECT_EQ(one.decision.step, 5);
-  choir__agreement_t two = Member(&sent, 0, 2, -1);
+  choir__agreement_t two = Member(&sent, 0, 2);
   choir__agreement_note_gone(&two, 1, 0);
   choir__agreement_propose(&two, 0);
   ASSERT_EQ(two.phase, CHOIR__AGREE_DONE);
-  EXPECT_EQ(choir__members_count(&two.decision.members), 1);
-  EXPECT_EQ(two.decision.step, -1);
+  EXPECT_EQ(choir__members_count(&two.decision), 1);
   // The other half waits.
-  choir__agreement_t other = Member(&sent, 1, 2, 5);
+  choir__agreement_t other = Member(&sent, 1, 2);
   choir__agreement_note_gone(&other, 0, 0);
   choir__agreement_propose(&other, 0);
   for (double now = 0; now < 100; now += 0.1)
@@ -387,7 +376,7 @@ TEST(AgreementTest, Alone) {
 TEST(AgreementTest, IsQuickWhereAllAnswer) {
   Sent sent;
   std::vector<choir__agreement_t> members;
-  for (int32_t r = 0; r < 4; ++r) members.push_back(Member(&sent, r, 4, 9 + r));
+  for (int32_t r = 0; r < 4; ++r) members.push_back(Member(&sent, r, 4));
   for (int32_t r = 0; r < 3; ++r)
     choir__agreement_note_gone(&members[static_cast<size_t>(r)], 3, 0);
   choir__agreement_propose(&members[1], 0);
@@ -404,8 +393,7 @@ TEST(AgreementTest, IsQuickWhereAllAnswer) {
   for (int32_t r = 0; r < 3; ++r) {
     const choir__agreement_t& member = members[static_cast<size_t>(r)];
     ASSERT_EQ(member.phase, CHOIR__AGREE_DONE) << r;
-    EXPECT_EQ(member.decision.members.bits[0], 7u);
-    EXPECT_EQ(member.decision.step, 11);
+    EXPECT_EQ(member.decision.bits[0], 7u);
   }
 }
 
@@ -416,14 +404,13 @@ Message From(int32_t rank, choir__agreement_kind_t kind,
   message.from = rank;
   message.kind = kind;
   message.attempt = attempt;
-  message.applied = 4;
   return message;
 }
 
 // What was for an older attempt does not count for this one.
 TEST(AgreementTest, RepliesToAnOlderAttempt) {
   Sent sent;
-  choir__agreement_t member = Member(&sent, 0, 3, 4);
+  choir__agreement_t member = Member(&sent, 0, 3);
   choir__agreement_propose(&member, 0);
   const choir__attempt_t first = member.own;
   const Message refusal = From(2, CHOIR__AGREE_REFUSE, {5, 2});
@@ -446,13 +433,13 @@ TEST(AgreementTest, RepliesToAnOlderAttempt) {
   const Message accept = From(1, CHOIR__AGREE_ACCEPT, second);
   choir__agreement_receive(&member, &accept, late);
   EXPECT_EQ(member.phase, CHOIR__AGREE_DONE);
-  EXPECT_EQ(member.decision.members.bits[0], 3u);
+  EXPECT_EQ(member.decision.bits[0], 3u);
 }
 
 // Of other generations and of ranks that there are not.
 TEST(AgreementTest, WhatIsNotOfIt) {
   Sent sent;
-  choir__agreement_t member = Member(&sent, 1, 3, 5);
+  choir__agreement_t member = Member(&sent, 1, 3);
   Message message = {};
   message.kind = CHOIR__AGREE_DECIDE;
   message.generation = 2;

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <functional>
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -46,9 +46,10 @@ bool Dies(const Deaths& deaths, Moment moment, int number) {
 }
 
 void KillSoon(useconds_t delay) {
+  const pid_t own = getpid();
   if (fork() != 0) return;
   usleep(delay);
-  kill(getppid(), SIGKILL);
+  kill(own, SIGKILL);
   _exit(0);
 }
 
