@@ -217,6 +217,18 @@ static int launch_mpi(const train_options_t* options, int argc, char** argv) {
   return end_launch(status, &report);
 }
 
+// What goes on without some workers is started here, and looked at by all.
+static choir_status_t check_elastic(const train_options_t* options) {
+  if (!options->elastic) return NULL;
+  if (ended.is_rank || options->launcher == TRAIN_LAUNCHER_MPI)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "--elastic is for workers that this program starts; "
+                       "another launcher ends all when one is killed");
+  if (!options->timeline) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "--timeline is of one set of workers; not with --elastic");
+}
+
 static void print_help(const train_task_t* task, const train_flags_t* flags) {
   printf(
       "usage: %s [--FLAG VALUE]...\n\n"
@@ -245,6 +257,7 @@ int dist_main(const char* name, const train_task_t* task, int argc,
   trainer_enter_users_folder();
   if (choir_launch_is_worker()) return run_worker(task, &options);
   status = read_world();
+  if (!status) status = check_elastic(&options);
   if (status) return fail(status, 2);
   if (ended.is_rank) {
     if (train_options_given(argc, argv, "workers") ||

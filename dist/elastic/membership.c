@@ -164,9 +164,9 @@ static choir_status_t need_one_host(const choir_comm_t* comm) {
       (comm->hosts.count == 1 && strcmp(backend, "shm") == 0))
     return NULL;
   return CHOIR_ERROR(UNIMPLEMENTED,
-                     "elastic: workers may come and go on one host, by comm "
-                     "shm; here is %s on %d hosts",
-                     backend, comm->hosts.count);
+                     "elastic: ranks may be lost on one host, by comm shm; "
+                     "here is comm %s",
+                     backend);
 }
 
 static choir_status_t open_socket(choir__membership_t* membership,

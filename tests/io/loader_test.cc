@@ -369,6 +369,50 @@ TEST_P(LoaderTest, SeekIsTheSameAsRunningThere) {
   }
 }
 
+// Of any rank, from any place: what a loader made for it hands out there. The
+// batch in hand stays what it is until the next call.
+TEST_P(LoaderTest, FollowIsTheSameAsALoaderOfThatRank) {
+  Samples samples(150);
+  choir_loader_config_t config = Config();
+  config.batch = 12;  // of 4 ranks: 48, 4 steps
+  config.shares = "24,12,6,6";
+  config.micro_shard = 6;
+  Loader loader = Make(samples, device_, 1, 4, config);
+  config.shares = nullptr;
+  config.global_batch = 48;
+  for (int32_t size : {3, 1, 2, 7})
+    for (int32_t rank = 0; rank < size; ++rank)
+      for (int64_t step = 0; step <= 4; ++step) {
+        const choir_batch_t* lent = Next(loader);
+        const std::vector<int64_t> before =
+            lent ? Indices(lent) : std::vector<int64_t>();
+        ASSERT_OK(choir_loader_follow(loader.get(), rank, size, {1, step}));
+        if (step == 2) {  // once more, with nothing handed out in between
+          ASSERT_OK(choir_loader_follow(loader.get(), rank, size, {1, step}));
+        }
+        if (lent) {
+          EXPECT_EQ(Indices(lent), before);
+        }
+        Loader other = Make(samples, device_, rank, size, config);
+        ASSERT_OK(choir_loader_seek(other.get(), {1, step}));
+        for (int k = 0; k < 6; ++k) {
+          const choir_batch_t* batch = Next(loader);
+          const choir_batch_t* want = Next(other);
+          ASSERT_EQ(batch == nullptr, want == nullptr);
+          if (!batch) continue;
+          EXPECT_EQ(Indices(batch), Indices(want));
+          EXPECT_EQ(batch->first_in_step, want->first_in_step);
+          EXPECT_EQ(batch->global_count, want->global_count);
+          EXPECT_EQ(batch->epoch, want->epoch);
+          EXPECT_EQ(batch->step, want->step);
+        }
+      }
+  IO_EXPECT_FAILS(choir_loader_follow(loader.get(), 2, 2, {0, 0}),
+                  INVALID_ARGUMENT, HasSubstr("rank"));
+  IO_EXPECT_FAILS(choir_loader_follow(loader.get(), 0, 2, {0, 5}), OUT_OF_RANGE,
+                  HasSubstr("step 5"));
+}
+
 TEST_P(LoaderTest, ThePositionTellsTheNextBatch) {
   Samples samples(100);
   choir_loader_config_t config = Config();
