@@ -339,7 +339,7 @@ class LaunchConfig(Structure):
     """choir_launch_config_t"""
     _fields_ = [
         ("argv", POINTER(c_char_p)), ("workers", c_int32), ("comm", c_char_p),
-        ("grace", c_double),
+        ("grace", c_double), ("elastic", c_bool),
     ]
 
 class LaunchReport(Structure):
