@@ -121,7 +121,8 @@ static void wait_for_work(const choir_dist_opt_t* dist) {
   choir_status_free(status);
 }
 
-void choir__dist_opt_detach(choir_dist_opt_t* dist) {
+static void detach(choir_updater_t* updater) {
+  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
   dist->attached = false;
   wait_for_work(dist);
   // It waits for operations that still use the buckets.
@@ -151,13 +152,8 @@ void choir__dist_opt_detach(choir_dist_opt_t* dist) {
   dist->params = NULL;
 }
 
-static void detach(choir_updater_t* updater) {
-  choir__dist_opt_detach(choir__dist_opt_of(updater));
-}
-
-choir_status_t choir__dist_opt_attach(choir_dist_opt_t* dist,
-                                      choir_device_t* device,
-                                      choir_param_set_t* params) {
+static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
+                                 choir_param_set_t* params) {
   choir_device_retain(device);
   dist->device = device;
   dist->params = params;
@@ -184,7 +180,7 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
                              choir_param_set_t* params) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
   return choir__agree_on_outcome(dist->comm, "attach",
-                                 choir__dist_opt_attach(dist, device, params));
+                                 attach_all(dist, device, params));
 }
 
 static int64_t passes(const choir_updater_t* updater) {

@@ -216,7 +216,8 @@ static choir_status_t take_comm(choir_dist_opt_t* dist, choir_comm_t* comm) {
 
 static choir_status_t attach_with(choir_dist_opt_t* dist,
                                   const handed_t* handed) {
-  CHOIR_TRY(choir__dist_opt_attach(dist, handed->device, handed->params));
+  CHOIR_TRY(dist->updater.vtable->attach(&dist->updater, handed->device,
+                                         handed->params));
   const size_t params = handed->params->count;
   const size_t count = handed->count - params;
   choir_named_tensor_t* states =
@@ -243,7 +244,7 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   *out_is_new = false;
   CHOIR_TRY(
       choir__membership_change(dist->membership, dist->comm, &comm, &change));
-  choir__dist_opt_detach(dist);
+  dist->updater.vtable->detach(&dist->updater);
   CHOIR_TRY(take_comm(dist, comm));
   *out_is_new = true;
   dist->generation.comm = comm;

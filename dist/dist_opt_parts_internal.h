@@ -97,13 +97,6 @@ static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
   return (choir_dist_opt_t*)updater;
 }
 
-// dist_opt.c
-// What attach and detach do, of which an elastic run does without the model.
-choir_status_t choir__dist_opt_attach(choir_dist_opt_t* dist,
-                                      choir_device_t* device,
-                                      choir_param_set_t* params);
-void choir__dist_opt_detach(choir_dist_opt_t* dist);
-
 // dist_opt_elastic.c
 // In attach, of a strategy too. Collective the first time.
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist);

@@ -54,7 +54,7 @@ class ElasticTest(harness.ProgramTest):
                 *RUN, "--reproducible", "--workers", 1, "--data", self.data
             )
         )
-        for workers, victims in ((4, [2]), (3, [0, 1]), (5, [4, 0, 2, 1])):
+        for workers, victims in ((4, [2]), (3, [0, 1]), (6, [4, 0, 2, 1])):
             with self.subTest(workers=workers, victims=victims):
                 status, out, err, pids = self.run_with_deaths(
                     workers, victims, "--reproducible"
@@ -72,9 +72,16 @@ class ElasticTest(harness.ProgramTest):
         status, out, err, _ = self.run_with_deaths(3, [1], "--save", file)
         self.assertEqual((status, err), (0, ""), out)
         self.train(
-            "--epochs", 31, "--global-batch", 48, "--resume", file, "--workers", 2,
-            "--data", self.data,
-        )  # fmt: skip
+            *RUN,
+            "--epochs",
+            31,
+            "--resume",
+            file,
+            "--workers",
+            2,
+            "--data",
+            self.data
+        )
 
     def test_all_are_killed(self):
         status, out, err, pids = self.run_with_deaths(2, [1, 0])
