@@ -12,6 +12,7 @@
 #include "dist/launch.h"
 
 static pthread_once_t board_once = PTHREAD_ONCE_INIT;
+static choir_board_t* own_board;
 static choir_board_slot_t* board_slot;
 
 size_t choir__board_bytes(int32_t size) {
@@ -41,7 +42,24 @@ static void board_open(void) {
   }
   // Programs that the worker starts have no business with it.
   fcntl(fd, F_SETFD, FD_CLOEXEC);
+  own_board = board;
   board_slot = &board->slots[rank];
+}
+
+choir_board_t* choir__board(void) {
+  pthread_once(&board_once, board_open);
+  return own_board;
+}
+
+void choir__board_clear(choir_board_slot_t* slot) {
+  choir__activity_clear(&slot->activity);
+  atomic_store(&slot->epoch, -1);
+  atomic_store(&slot->member_port, 0);
+  atomic_store(&slot->is_member, false);
+  atomic_store(&slot->fault_code, 0);
+  slot->fault_waiting_for = -1;
+  atomic_store(&slot->failure_taken, false);
+  atomic_store(&slot->failure_code, 0);
 }
 
 choir_board_slot_t* choir__board_slot(void) {

@@ -18,6 +18,11 @@
 
 typedef struct choir_board_slot_s {
   _Alignas(64) _Atomic int64_t epoch;  // -1: none noted
+  // Of an elastic run: how often the launcher has started the worker again,
+  // where it listens as a member (0: nowhere yet), and whether it is one.
+  _Atomic int32_t restarts;
+  _Atomic uint32_t member_port;
+  _Atomic bool is_member;
   _Atomic int64_t step;
   choir_shared_activity_t activity;
   // Set once, when the worker's communicator breaks; the texts are complete
@@ -43,5 +48,9 @@ size_t choir__board_bytes(int32_t size);
 // This worker's slot, or NULL outside a launched run. The same answer in the
 // whole life of a process.
 choir_board_slot_t* choir__board_slot(void);
+// All slots, likewise.
+choir_board_t* choir__board(void);
+// A slot as it is before its worker has begun.
+void choir__board_clear(choir_board_slot_t* slot);
 
 #endif  // CHOIR_DIST_BOARD_INTERNAL_H_

@@ -166,6 +166,11 @@ choir_status_t choir_comm_create(const choir_comm_config_t* config,
   if (!config) return CHOIR_ERROR(INVALID_ARGUMENT, "comm: config is NULL");
   choir_comm_config_t chosen = *config;
   if (!chosen.backend) chosen.backend = "auto";
+  if (chosen.is_newcomer) {
+    chosen.backend = "self";
+    chosen.rank = 0;
+    chosen.size = 1;
+  }
   CHOIR_TRY(check_config(&chosen));
   bool is_known =
       !strcmp(chosen.backend, "auto") || find_backend(chosen.backend);
@@ -173,7 +178,10 @@ choir_status_t choir_comm_create(const choir_comm_config_t* config,
     return CHOIR_ERROR(NOT_FOUND, "comm '%s' is unknown; known are: %s",
                        chosen.backend, known_backends);
   choir_status_t status = join(&chosen, out_comm);
-  if (!status) (*out_comm)->id = chosen.id;
+  if (!status) {
+    (*out_comm)->id = chosen.id;
+    (*out_comm)->is_newcomer = chosen.is_newcomer;
+  }
   return start_up(out_comm, status);
 }
 

@@ -115,6 +115,10 @@ typedef struct choir_comm_config_s {
   // What ranks on several hosts send each other is encrypted, the same on all
   // ranks: tcp only, all else between hosts refuses.
   bool encrypt;
+  // This process comes to a run that is under way, in the place of a worker
+  // that was lost (docs/elastic.md): it is by itself, as `self` is, until an
+  // elastic DistOpt is a model's updater. A launcher says so.
+  bool is_newcomer;
 } choir_comm_config_t;
 
 // Defaults (auto, 1 rank, deadline 60 s), then what the launcher set: Choir's
@@ -152,6 +156,8 @@ CHOIR_API void choir_comm_abort(choir_comm_t* comm, const char* why);
 
 CHOIR_API int32_t choir_comm_rank(const choir_comm_t* comm);
 CHOIR_API int32_t choir_comm_size(const choir_comm_t* comm);
+// config.is_newcomer.
+CHOIR_API bool choir_comm_is_newcomer(const choir_comm_t* comm);
 // The host map: this rank's index among those of its host, how many they
 // are, this host's index (in order of lowest rank) and the number of hosts.
 CHOIR_API int32_t choir_comm_local_rank(const choir_comm_t* comm);

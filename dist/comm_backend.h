@@ -375,6 +375,7 @@ struct choir_comm_s {
   size_t segment_bytes;
   choir_device_t* device;  // likewise
   choir_comm_id_t id;      // by which ranks met; empty: by none
+  bool is_newcomer;        // of a run with that id
   choir_comm_place_t hosts;
   choir_comm_sizes_t sizes;
   unsigned char* work;  // of backends with `post`: CHOIR_COMM_WORK_BYTES

@@ -244,6 +244,9 @@ choir_status_t choir__comm_buffer_cleared(choir_device_t* device, size_t bytes,
 
 int32_t choir_comm_rank(const choir_comm_t* comm) { return comm->rank; }
 int32_t choir_comm_size(const choir_comm_t* comm) { return comm->size; }
+bool choir_comm_is_newcomer(const choir_comm_t* comm) {
+  return comm->is_newcomer;
+}
 
 int32_t choir_comm_local_rank(const choir_comm_t* comm) {
   return comm->peers[comm->rank].local_rank;

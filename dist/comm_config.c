@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "dist/board_internal.h"
 #include "dist/comm_internal.h"
 #include "dist/comm_mac_internal.h"
 
@@ -237,5 +238,7 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
                          "digits",
                          strlen(id));
   }
+  const choir_board_slot_t* slot = choir__board_slot();
+  out_config->is_newcomer = slot && atomic_load(&slot->restarts) > 0;
   return renew_id(&out_config->id);
 }

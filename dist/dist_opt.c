@@ -303,6 +303,7 @@ static choir_status_t use(choir_dist_opt_t* dist,
 
 static choir_status_t begin_step(choir_updater_t* updater, int64_t step) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  CHOIR_TRY(choir__elastic_begin_step(dist));
   choir_optimizer_begin_step(dist->optimizer, step);
   if (!dist->attached || !dist->strategy->def->measure) return NULL;
   choir_link_t link;
@@ -426,6 +427,11 @@ choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
     return CHOIR_ERROR(INVALID_ARGUMENT, "dist_opt: %s is NULL",
                        optimizer ? "comm" : "optimizer");
   if (config) CHOIR_TRY(choir_struct_check(&choir_dist_opt_config_def, config));
+  const bool is_newcomer = choir_comm_is_newcomer(comm);
+  if (is_newcomer && !(config && config->elastic))
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "dist_opt: this worker comes to a run that is under "
+                       "way, which elastic alone can");
   choir_allocator_t allocator = choir_allocator_default();
   void* memory = NULL;
   CHOIR_TRY(
@@ -440,6 +446,7 @@ choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
   // A rank that is lost must leave no other's parameters half-updated.
   if (dist->config.elastic) dist->config.peer_memory = false;
   dist->updater.takes_back = dist->config.elastic;
+  dist->updater.is_newcomer = is_newcomer;
   dist->generation = (choir_generation_t){.number = 1, .comm = comm};
   choir_optimizer_retain(optimizer);
   choir_comm_retain(comm);

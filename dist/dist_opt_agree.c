@@ -84,13 +84,27 @@ static choir_status_t compare_settings(const choir__agreement_t* mine,
   return NULL;
 }
 
+static settings_t settings_of(const choir__agreement_t* mine) {
+  return (settings_t){.params = (int64_t)mine->params->count,
+                      .optimizer = choir_optimizer_hash(mine->optimizer),
+                      .own = choir_struct_hash(mine->config_def, mine->config),
+                      .strategy = choir__strategy_hash(mine->strategy)};
+}
+
+uint64_t choir__agree_hash(const choir__agreement_t* mine) {
+  const settings_t settings = settings_of(mine);
+  uint64_t hash =
+      choir_hash_bytes(CHOIR_HASH_START, &settings, sizeof settings);
+  for (size_t i = 0; i < mine->params->count; ++i) {
+    const uint64_t own = param_hash(mine->params->params[i]);
+    hash = choir_hash_bytes(hash, &own, sizeof own);
+  }
+  return hash;
+}
+
 choir_status_t choir__agree_on_settings(const choir__agreement_t* mine) {
   const int32_t size = choir_comm_size(mine->comm);
-  const settings_t settings = {
-      .params = (int64_t)mine->params->count,
-      .optimizer = choir_optimizer_hash(mine->optimizer),
-      .own = choir_struct_hash(mine->config_def, mine->config),
-      .strategy = choir__strategy_hash(mine->strategy)};
+  const settings_t settings = settings_of(mine);
   const size_t bytes = sizeof settings * (size_t)size;
   void* all = NULL;
   CHOIR_TRY(choir_allocate(mine->allocator, bytes, "settings of ranks", &all));

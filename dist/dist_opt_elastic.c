@@ -45,9 +45,26 @@ static choir_status_t check(const choir_dist_opt_t* dist) {
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist) {
   if (!dist->config.elastic) return NULL;
   CHOIR_TRY(check(dist));
-  return dist->membership
-             ? NULL
-             : choir__membership_create(dist->comm, &dist->membership);
+  if (dist->membership) return NULL;
+  const choir__agreement_t mine = {.comm = dist->comm,
+                                   .allocator = dist->allocator,
+                                   .params = dist->params,
+                                   .optimizer = dist->optimizer,
+                                   .config_def = &choir_dist_opt_config_def,
+                                   .config = &dist->config,
+                                   .strategy = dist->strategy};
+  return choir__membership_create(dist->comm, choir__agree_hash(&mine),
+                                  &dist->membership);
+}
+
+// One rank breaks the communicator for all; the step is taken back like one in
+// which somebody was lost.
+choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist) {
+  if (!dist->membership || choir_comm_rank(dist->comm) != 0 ||
+      !choir__membership_has_newcomers(dist->membership))
+    return NULL;
+  choir_comm_abort(dist->comm, "a worker has come, and is taken in");
+  return choir_comm_poll_error(dist->comm);
 }
 
 // ---- What is handed on ----
@@ -88,24 +105,32 @@ static choir_status_t take_handed(const choir_dist_opt_t* dist,
   return NULL;
 }
 
-// Of who has made the most steps, the lowest rank.
+// How far a rank is.
+typedef struct place_s {
+  int64_t step;  // -1: it has nothing of the run
+  int64_t first_batch;
+  int64_t has_first_batch;
+} place_t;
+
+// Takes the place of who has made the most steps, the lowest rank.
 static choir_status_t find_latest(choir_comm_t* comm,
-                                  choir_allocator_t allocator, int64_t* step,
+                                  choir_allocator_t allocator, place_t* place,
                                   int32_t* out_rank, bool* out_differ) {
   const int32_t size = choir_comm_size(comm);
-  const size_t bytes = (size_t)size * sizeof(int64_t);
+  const size_t bytes = (size_t)size * sizeof(place_t);
   void* memory = NULL;
-  CHOIR_TRY(choir_allocate(allocator, bytes, "steps of ranks", &memory));
-  int64_t* steps = memory;
-  choir_status_t status = choir_comm_all_gather(comm, step, steps, 1,
-                                                CHOIR_DTYPE_I64, "last steps");
+  CHOIR_TRY(choir_allocate(allocator, bytes, "places of ranks", &memory));
+  place_t* places = memory;
+  choir_status_t status = choir_comm_all_gather(
+      comm, place, places, sizeof(place_t) / sizeof(int64_t), CHOIR_DTYPE_I64,
+      "places of ranks");
   *out_rank = 0;
   *out_differ = false;
   for (int32_t r = 1; !status && r < size; ++r) {
-    *out_differ |= steps[r] != steps[0];
-    if (steps[r] > steps[*out_rank]) *out_rank = r;
+    *out_differ |= places[r].step != places[0].step;
+    if (places[r].step > places[*out_rank].step) *out_rank = r;
   }
-  if (!status) *step = steps[*out_rank];
+  if (!status) *place = places[*out_rank];
   choir_deallocate(allocator, memory, bytes);
   return status;
 }
@@ -146,24 +171,28 @@ static choir_status_t receive_all(choir_comm_t* comm, const handed_t* handed,
 }
 
 // On return all ranks have the same, and made *step steps.
-static choir_status_t make_equal(const choir_dist_opt_t* dist,
-                                 const handed_t* handed, int64_t* step) {
+static choir_status_t make_equal(choir_dist_opt_t* dist, const handed_t* handed,
+                                 int64_t* step) {
   const int64_t own = *step;
-  int64_t latest = own;
+  place_t latest = {own, dist->first_batch, dist->has_first_batch};
   int32_t root = 0;
   bool differ = false;
   CHOIR_TRY(find_latest(dist->comm, dist->allocator, &latest, &root, &differ));
-  if (!differ) return NULL;
-  const size_t bytes = bytes_of(handed);
-  void* staged = NULL;
-  choir_status_t status =
-      choir_allocate(dist->allocator, bytes, "states of a generation", &staged);
-  status = choir__agree_on_outcome(dist->comm, "states", status);
-  if (!status)
-    status = receive_all(dist->comm, handed, root, own < latest, staged);
-  choir_deallocate(dist->allocator, staged, bytes);
-  if (!status) *step = latest;
-  return status;
+  if (differ) {
+    const size_t bytes = bytes_of(handed);
+    void* staged = NULL;
+    choir_status_t status = choir_allocate(dist->allocator, bytes,
+                                           "states of a generation", &staged);
+    status = choir__agree_on_outcome(dist->comm, "states", status);
+    if (!status)
+      status = receive_all(dist->comm, handed, root, own < latest.step, staged);
+    choir_deallocate(dist->allocator, staged, bytes);
+    CHOIR_TRY(status);
+  }
+  *step = latest.step;
+  dist->first_batch = latest.first_batch;
+  dist->has_first_batch = latest.has_first_batch != 0;
+  return NULL;
 }
 
 // ---- The loader ----
@@ -173,17 +202,10 @@ static int64_t batch_of(const choir_loader_t* loader) {
   return at.epoch * choir_loader_steps(loader) + at.step;
 }
 
-void choir__dist_opt_follow(choir_dist_opt_t* dist_opt, choir_loader_t* loader,
-                            int64_t step) {
-  dist_opt->loader = loader;
-  dist_opt->first_batch = loader ? batch_of(loader) : 0;
-  dist_opt->first_step = step;
-}
-
 static choir_status_t follow(const choir_dist_opt_t* dist, int64_t step) {
-  if (!dist->loader) return NULL;
+  if (!dist->loader || !dist->has_first_batch) return NULL;
   const int64_t steps = choir_loader_steps(dist->loader);
-  const int64_t batch = dist->first_batch + step - dist->first_step;
+  const int64_t batch = dist->first_batch + step;
   const int64_t epoch = choir_loader_position(dist->loader).epoch;
   choir_loader_position_t place = {batch / steps, batch % steps};
   // Who has not been told that the epoch is over will be.
@@ -191,6 +213,18 @@ static choir_status_t follow(const choir_dist_opt_t* dist, int64_t step) {
     place = (choir_loader_position_t){place.epoch - 1, steps};
   return choir_loader_follow(dist->loader, choir_comm_rank(dist->comm),
                              choir_comm_size(dist->comm), place);
+}
+
+choir_status_t choir__dist_opt_follow(choir_dist_opt_t* dist_opt,
+                                      choir_loader_t* loader, int64_t step) {
+  dist_opt->loader = loader;
+  if (!loader) return NULL;
+  // Of one that has come the others have said it.
+  if (dist_opt->has_come && dist_opt->has_first_batch)
+    return follow(dist_opt, step);
+  dist_opt->first_batch = batch_of(loader) - step;
+  dist_opt->has_first_batch = true;
+  return NULL;
 }
 
 // ---- The next generation ----
@@ -266,7 +300,7 @@ static bool is_broken(choir_comm_t* comm) {
 }
 
 static void break_off(choir_dist_opt_t* dist) {
-  const char* why = "a rank was lost, and the step is taken back";
+  const char* why = "the step is taken back";
   choir_comm_abort(dist->comm, why);
   if (dist->layers_comm) choir_comm_abort(dist->layers_comm, why);
   if (dist->background)
@@ -276,8 +310,10 @@ static void break_off(choir_dist_opt_t* dist) {
 choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
                                          choir_status_t status, int64_t* step) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
-  if (!dist->membership ||
-      (!is_broken(dist->comm) && !is_broken(dist->layers_comm)))
+  if (!dist->membership) return status;
+  if (choir__membership_is_newcomer(dist->membership))
+    *step = -1;
+  else if (!is_broken(dist->comm) && !is_broken(dist->layers_comm))
     return status;
   handed_t handed;
   choir_status_t missing = take_handed(dist, &handed);
@@ -289,5 +325,8 @@ choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
     status = enter(dist, &handed, step, &is_new);
   } while (status && is_new && is_broken(dist->comm));
   drop_handed(dist, &handed);
-  return status;
+  if (status || !dist->updater.is_newcomer) return status;
+  dist->has_come = true;
+  dist->updater.is_newcomer = false;
+  return NULL;
 }

@@ -29,9 +29,9 @@ choir_status_t choir__dist_opt_take_params(choir_dist_opt_t* dist_opt);
 
 // The DistOpt that this updater is; NULL: none.
 choir_dist_opt_t* choir__dist_opt_from(choir_updater_t* updater);
-// See choir_training_follow; the loader's place is that of `step`.
-void choir__dist_opt_follow(choir_dist_opt_t* dist_opt, choir_loader_t* loader,
-                            int64_t step);
+// See choir_training_follow.
+choir_status_t choir__dist_opt_follow(choir_dist_opt_t* dist_opt,
+                                      choir_loader_t* loader, int64_t step);
 
 // dist_opt_agree.c
 typedef struct choir__agreement_s {
@@ -47,6 +47,8 @@ typedef struct choir__agreement_s {
 // something else than rank 0; _model: compares every parameter as well.
 choir_status_t choir__agree_on_settings(const choir__agreement_t* mine);
 choir_status_t choir__agree_on_model(const choir__agreement_t* mine);
+// Of all that they compare.
+uint64_t choir__agree_hash(const choir__agreement_t* mine);
 // Collective: the end of a call that all ranks make, whose `status` is this
 // rank's. Where it is a failure of this rank alone the others get it in the
 // operation that they come to next, at the latest in this one. Returns

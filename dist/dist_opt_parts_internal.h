@@ -87,10 +87,12 @@ struct choir_dist_opt_s {
   choir_span_t span;  // of the wait
   choir_generation_t generation;
   choir__membership_t* membership;  // NULL: not elastic, or not attached yet
-  // See choir_training_follow: batch `first_batch` of the run is that of step
-  // `first_step`. NULL: none.
-  choir_loader_t* loader;
-  int64_t first_batch, first_step;
+  bool has_come;                    // to a run under way, as a newcomer
+  choir_loader_t* loader;           // see choir_training_follow; NULL: none
+  // The batch of step 0, counted from the run's first; the same on all ranks
+  // where one has a loader.
+  int64_t first_batch;
+  bool has_first_batch;
 };
 
 static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
@@ -100,6 +102,8 @@ static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
 // dist_opt_elastic.c
 // In attach, of a strategy too. Collective the first time.
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist);
+// Before a step: fails where it has to be a change, as somebody has come.
+choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist);
 choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
                                          choir_status_t status, int64_t* step);
 

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -34,6 +35,7 @@ typedef struct process_s {
 } process_t;
 
 typedef struct order_s {
+  int32_t starts;      // a child; -1: it is an order to end
   bool ends_children;  // else what lost its parent alone
   double grace;
   double orphan_grace;
@@ -44,6 +46,8 @@ typedef struct state_s {
   int socket;
   int signals;
   pid_t launcher_group;
+  const sigset_t* mask;  // as children have it, as the next one
+  const struct sigaction* child_action;
   process_t* processes;  // [config->count + ORPHANS]
   int32_t process_count;
   bool is_ending;          // children too
@@ -113,9 +117,7 @@ static process_t* add_process(state_t* state, pid_t pid, int32_t child) {
   return place;
 }
 
-static void run_child(const state_t* state, int32_t index, pid_t guard,
-                      const sigset_t* mask,
-                      const struct sigaction* child_action) {
+static void run_child(const state_t* state, int32_t index, pid_t guard) {
   const choir_guard_child_t* child = &state->config->children[index];
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != guard) _exit(127);  // it died before the line above
@@ -124,8 +126,8 @@ static void run_child(const state_t* state, int32_t index, pid_t guard,
   for (int i = 0; i < 2; ++i)
     if (state->config->inherited_fds[i] >= 0)
       fcntl(state->config->inherited_fds[i], F_SETFD, 0);
-  sigaction(SIGCHLD, child_action, NULL);
-  sigprocmask(SIG_SETMASK, mask, NULL);
+  sigaction(SIGCHLD, state->child_action, NULL);
+  sigprocmask(SIG_SETMASK, state->mask, NULL);
   execvpe(child->path, child->argv, child->environment);
   const process_t failed = {.pid = getpid(), .child = index};
   tell(state, CHOIR_GUARD_NOT_STARTED, &failed, errno);
@@ -133,19 +135,15 @@ static void run_child(const state_t* state, int32_t index, pid_t guard,
   _exit(127);
 }
 
-static void start_children(state_t* state, const sigset_t* mask,
-                           const struct sigaction* child_action) {
-  pid_t guard = getpid();
-  for (int32_t i = 0; i < state->config->count; ++i) {
-    pid_t pid = _Fork();
-    if (pid == 0) run_child(state, i, guard, mask, child_action);
-    process_t failed = {.child = i};
-    if (pid < 0) {
-      tell(state, CHOIR_GUARD_NOT_STARTED, &failed, errno);
-      return;
-    }
-    tell(state, CHOIR_GUARD_STARTED, add_process(state, pid, i), 0);
-  }
+static bool start_child(state_t* state, int32_t index) {
+  const pid_t guard = getpid();
+  const pid_t pid = _Fork();
+  if (pid == 0) run_child(state, index, guard);
+  const process_t failed = {.child = index};
+  const process_t* process = pid < 0 ? NULL : add_process(state, pid, index);
+  tell(state, process ? CHOIR_GUARD_STARTED : CHOIR_GUARD_NOT_STARTED,
+       process ? process : &failed, process ? 0 : errno);
+  return process;
 }
 
 // False when there are no children any more.
@@ -209,7 +207,11 @@ static bool take_order(state_t* state) {
   ssize_t bytes = recv(state->socket, &order, sizeof(order), MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   bool has_launcher = bytes == (ssize_t)sizeof(order);
-  if (!has_launcher) order = (order_t){true, 0, lost_grace};
+  if (has_launcher && order.starts >= 0) {
+    if (!state->is_ending) start_child(state, order.starts);
+    return true;
+  }
+  if (!has_launcher) order = (order_t){-1, true, 0, lost_grace};
   if (!state->is_ending) state->ending_since = choir_clock_seconds();
   state->is_ending_orphans = true;
   if (order.ends_children) state->grace = order.grace;
@@ -218,16 +220,18 @@ static bool take_order(state_t* state) {
   return has_launcher;
 }
 
-static void close_all_but(int a, int b) {
-  int low = a < b ? a : b;
-  int high = a < b ? b : a;
-  if (low > 0) close_range(0, (unsigned)low - 1, 0);
-  if (high > low + 1) close_range((unsigned)low + 1, (unsigned)high - 1, 0);
-  close_range((unsigned)high + 1, ~0u, 0);
+static void close_all_but(const int* kept, int count) {
+  for (int fd = 0;;) {
+    int next = INT_MAX;
+    for (int i = 0; i < count; ++i)
+      if (kept[i] >= fd && kept[i] < next) next = kept[i];
+    if (next > fd) close_range((unsigned)fd, (unsigned)next - 1, 0);
+    if (next == INT_MAX) return;
+    fd = next + 1;
+  }
 }
 
-static void run_guard(state_t* state, const sigset_t* mask,
-                      const struct sigaction* child_action) {
+static void run_guard(state_t* state) {
   prctl(PR_SET_NAME, "choir-guard");
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   // What is sent to the launcher's group must not reach the guard.
@@ -238,9 +242,13 @@ static void run_guard(state_t* state, const sigset_t* mask,
   sigemptyset(&all);
   sigaddset(&all, SIGCHLD);
   state->signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
-  start_children(state, mask, child_action);
+  for (int32_t i = 0; i < state->config->count; ++i)
+    if (!start_child(state, i)) break;
   // The reader of the launcher's output must not wait for this process.
-  close_all_but(state->socket, state->signals);
+  const int* inherited = state->config->inherited_fds;
+  const int kept[] = {state->socket, state->signals, inherited[0],
+                      inherited[1]};
+  close_all_but(kept, 4);
   struct pollfd fds[2] = {{.fd = state->socket, .events = POLLIN},
                           {.fd = state->signals, .events = POLLIN}};
   bool has_children = true;
@@ -273,8 +281,11 @@ static choir_status_t fork_guard(const choir_guard_config_t* config,
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets))
     return CHOIR_ERROR(UNAVAILABLE, "launch: socketpair: %s", strerror(errno));
   guard->socket = sockets[0];
-  state_t state = {
-      .config = config, .socket = sockets[1], .launcher_group = getpgrp()};
+  state_t state = {.config = config,
+                   .socket = sockets[1],
+                   .launcher_group = getpgrp(),
+                   .mask = &guard->old_mask,
+                   .child_action = &guard->old_child_action};
   size_t bytes = ((size_t)config->count + ORPHANS) * sizeof(process_t);
   void* memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -289,7 +300,7 @@ static choir_status_t fork_guard(const choir_guard_config_t* config,
   guard->pid = _Fork();
   if (guard->pid == 0) {
     close(sockets[0]);
-    run_guard(&state, &guard->old_mask, &guard->old_child_action);
+    run_guard(&state);
   }
   int error = errno;
   munmap(memory, bytes);
@@ -329,14 +340,18 @@ static void give_order(const choir_guard_t* guard, order_t order) {
     continue;
 }
 
+void choir_guard_restart(choir_guard_t* guard, int32_t child) {
+  give_order(guard, (order_t){.starts = child});
+}
+
 void choir_guard_end(choir_guard_t* guard, double grace, double orphan_grace) {
   double most = grace > orphan_grace ? grace : orphan_grace;
   guard->give_up_at = choir_clock_seconds() + 2 * most + give_up_seconds;
-  give_order(guard, (order_t){true, grace, orphan_grace});
+  give_order(guard, (order_t){-1, true, grace, orphan_grace});
 }
 
 void choir_guard_end_orphans(choir_guard_t* guard, double grace) {
-  give_order(guard, (order_t){false, 0, grace});
+  give_order(guard, (order_t){-1, false, 0, grace});
 }
 
 // Reads an event of the guard, whose last one says that all is over.

@@ -91,6 +91,8 @@ choir_status_t choir_guard_start(const choir_guard_config_t* config,
 // Waits up to `seconds` for the next event; NOTHING when none came.
 void choir_guard_wait(choir_guard_t* guard, double seconds,
                       choir_guard_event_t* out_event);
+// Starts a child that has ended once more, as at first; an event tells.
+void choir_guard_restart(choir_guard_t* guard, int32_t child);
 // Ends everything: each child gets SIGTERM and, `grace` seconds later, SIGKILL,
 // and so does, with its own grace, each process that comes to the guard because
 // its parent has ended, but no later than after twice that time. Returns at

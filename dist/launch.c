@@ -35,6 +35,8 @@ typedef struct worker_s {
 } worker_t;
 
 enum { SHARED_TEXTS = 6, TEXT_BYTES = 96 };
+// Of one worker: one that is killed as often will be again.
+enum { MOST_RESTARTS = 100 };
 
 typedef struct launch_s {
   choir__launcher_t launcher;
@@ -139,11 +141,8 @@ static choir_status_t make_board(launch_t* launch) {
   launch->board = memory;
   launch->board->magic = CHOIR_BOARD_MAGIC;
   launch->board->size = size;
-  for (int32_t r = 0; r < size; ++r) {
-    choir__activity_clear(&launch->board->slots[r].activity);
-    atomic_store(&launch->board->slots[r].epoch, -1);
-    launch->board->slots[r].fault_waiting_for = -1;
-  }
+  for (int32_t r = 0; r < size; ++r)
+    choir__board_clear(&launch->board->slots[r]);
   return NULL;
 }
 
@@ -153,10 +152,35 @@ static bool is_failure(int wait_status) {
   return !WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0;
 }
 
-// Whether the others go on without a worker that ended so.
-static bool is_survived(const launch_t* launch, int wait_status) {
-  return launch->launcher.config->elastic && WIFSIGNALED(wait_status) &&
-         launch->running > 0;
+// A worker that has been started again and is not in the run yet.
+static bool is_newcomer(const launch_t* launch, int32_t rank) {
+  const choir_board_slot_t* slot = &launch->board->slots[rank];
+  return atomic_load(&slot->restarts) > 0 && !atomic_load(&slot->is_member);
+}
+
+// Those that are in the run, or will be by themselves.
+static int32_t count_members(const launch_t* launch) {
+  int32_t count = 0;
+  for (int32_t r = 0; r < launch->launcher.config->workers; ++r)
+    count += !launch->workers[r].ended && !is_newcomer(launch, r);
+  return count;
+}
+
+// Of an elastic run: the others go on without a worker that a signal killed, or
+// that came and did not get into the run. Another takes its place, unless that
+// does not help.
+static bool is_survived(launch_t* launch, int32_t rank, int wait_status) {
+  choir_board_slot_t* slot = &launch->board->slots[rank];
+  const bool was_newcomer = is_newcomer(launch, rank);
+  if (!launch->launcher.config->elastic || count_members(launch) == 0 ||
+      !(WIFSIGNALED(wait_status) || was_newcomer))
+    return false;
+  if (WIFSIGNALED(wait_status) &&
+      atomic_fetch_add(&slot->restarts, 1) < MOST_RESTARTS) {
+    choir__board_clear(slot);
+    choir_guard_restart(&launch->launcher.guard, rank);
+  }
+  return true;
 }
 
 static void note_event(launch_t* launch, const choir_guard_event_t* event) {
@@ -167,6 +191,7 @@ static void note_event(launch_t* launch, const choir_guard_event_t* event) {
     case CHOIR_GUARD_STARTED:
       ++launch->started;
       ++launch->running;
+      worker->ended = false;
       break;
     case CHOIR_GUARD_NOT_STARTED:
       // What keeps one from starting keeps others.
@@ -186,7 +211,7 @@ static void note_event(launch_t* launch, const choir_guard_event_t* event) {
       --launch->running;
       // However it took our signals, that is no failure of its own.
       worker->failed = is_failure(event->status) && !event->was_signalled &&
-                       !is_survived(launch, event->status);
+                       !is_survived(launch, event->child, event->status);
       break;
     default:
       break;
@@ -406,7 +431,7 @@ static void watch(launch_t* launch) {
   choir__launcher_t* launcher = &launch->launcher;
   const int32_t workers = launcher->config->workers;
   // The last ones may not have been told of as started yet.
-  while ((launch->running > 0 || launch->started < workers) &&
+  while ((count_members(launch) > 0 || launch->started < workers) &&
          !launcher->interrupted && !any_failed(launch) && !launcher->failure &&
          !launcher->guard.is_over)
     wait_event(launch, 1);

@@ -32,7 +32,9 @@ typedef struct choir_launch_config_s {
   int32_t workers;    // 1 .. 1024
   const char* comm;   // CHOIR_COMM for the workers; NULL: auto
   double grace;       // seconds between SIGTERM and SIGKILL; 1
-  bool elastic;       // a worker that a signal kills does not end the others
+  // A worker that a signal kills does not end the others; another is started
+  // in its place, a newcomer (choir_comm_config_t.is_newcomer).
+  bool elastic;
 } choir_launch_config_t;
 #define CHOIR_LAUNCH_CONFIG_INIT \
   { NULL, 2, NULL, 1.0, false }

@@ -470,10 +470,12 @@ choir_status_t choir_training_resume(choir_model_t* model,
 
 // ---- Ranks that are lost ----
 
-void choir_training_follow(choir_model_t* model, choir_loader_t* loader) {
+choir_status_t choir_training_follow(choir_model_t* model,
+                                     choir_loader_t* loader) {
   choir_dist_opt_t* dist_opt = choir__dist_opt_from(choir_model_updater(model));
-  if (dist_opt)
-    choir__dist_opt_follow(dist_opt, loader, choir_model_step(model));
+  return dist_opt
+             ? choir__dist_opt_follow(dist_opt, loader, choir_model_step(model))
+             : NULL;
 }
 
 choir_status_t choir_training_recover(choir_model_t* model,

@@ -64,10 +64,12 @@ CHOIR_API choir_status_t choir_training_resume(
 // The loader of the training samples, which is lent until another one, or NULL,
 // takes its place: after a change of generation it hands out, to ranks as they
 // are then, the batch of the step that comes, so that each sample of an epoch
-// is in one step. At the call its place is that of the model's step. Of another
+// is in one step. At the call its place is that of the model's step; on a
+// newcomer (choir_comm_is_newcomer) it goes to where the others are. Of another
 // updater than such a DistOpt: nothing to do.
-CHOIR_API void choir_training_follow(choir_model_t* model,
-                                     choir_loader_t* loader);
+CHOIR_API choir_status_t choir_training_follow(choir_model_t* model,
+                                               choir_loader_t* loader)
+    CHOIR_NODISCARD;
 
 // After a collective of the program's own that failed with `status` (taken
 // over): where ranks were lost, and the others can go on, it makes the change

@@ -135,7 +135,7 @@ static choir_status_t work(const train_task_t* task,
   CHOIR_TRY(join(options, &comm));
   ended.comm = &comm;
   // Every rank would say the same.
-  if (choir_comm_rank(comm) == 0)
+  if (choir_comm_rank(comm) == 0 && !choir_comm_is_newcomer(comm))
     choir_log_set_sink(log_to_stderr, NULL, CHOIR_LOG_WARNING);
   choir_status_t status = trainer_run(task, options, &comm);
   if (status)
@@ -217,16 +217,24 @@ static int launch_mpi(const train_options_t* options, int argc, char** argv) {
   return end_launch(status, &report);
 }
 
-// What goes on without some workers is started here, and looked at by all.
 static choir_status_t check_elastic(const train_options_t* options) {
   if (!options->elastic) return NULL;
   if (ended.is_rank || options->launcher == TRAIN_LAUNCHER_MPI)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "--elastic is for workers that this program starts; "
                        "another launcher ends all when one is killed");
-  if (!options->timeline) return NULL;
+  const char* other = options->timeline        ? "--timeline"
+                      : options->trace_digests ? "--trace-digests"
+                      : options->plan          ? "--plan"
+                      : options->balance       ? "--balance"
+                      : options->shares        ? "--shares"
+                                               : NULL;
+  if (options->precision == TRAIN_PRECISION_AUTO) other = "--precision auto";
+  if (!other) return NULL;
   return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "--timeline is of one set of workers; not with --elastic");
+                     "%s is of the workers that a run begins with; not with "
+                     "--elastic",
+                     other);
 }
 
 static void print_help(const train_task_t* task, const train_flags_t* flags) {

@@ -31,6 +31,7 @@ typedef struct trainer_s {
   int64_t generation;  // of the workers (choir_dist_opt_generation)
   int32_t rank;
   int32_t size;
+  bool is_newcomer;  // it has come to a run under way
   choir_device_t* device;
   choir_dataset_t* training_data;
   choir_dataset_t* evaluation_data;
@@ -143,8 +144,10 @@ static int32_t cores(void) {
 
 static choir_status_t open_device(trainer_t* trainer) {
   const train_options_t* options = trainer->options;
-  const int32_t workers_here =
-      trainer->comm ? choir_comm_local_size(trainer->comm) : 1;
+  const int32_t workers_here = trainer->is_newcomer ? (int32_t)options->workers
+                               : trainer->comm
+                                   ? choir_comm_local_size(trainer->comm)
+                                   : 1;
   const int32_t share = cores() / workers_here;
   const choir_device_options_t device_options = {
       .threads = options->threads ? (int32_t)options->threads
@@ -181,6 +184,9 @@ static choir_status_t open_loader(trainer_t* trainer, choir_dataset_t* dataset,
     config.batch = task->image[0] ? EVALUATION_BATCH : options->batch_size;
     config.global_batch = task->image[0] ? 0 : options->global_batch;
   }
+  // Of all that the run began with, however many there are now.
+  if (options->elastic && !config.global_batch && is_training)
+    config.global_batch = options->batch_size * options->workers;
   if (task->micro_shard) config.micro_shard = task->micro_shard;
   // So that small batches leave no worker without samples.
   if (config.micro_shard > config.batch) config.micro_shard = config.batch;
@@ -216,7 +222,7 @@ static choir_status_t open_training_loader(trainer_t* trainer) {
   if (trainer->options->balance) CHOIR_TRY(measure_shares(trainer, &measured));
   const char* shares = measured ? measured : trainer->options->shares;
   choir_status_t status = NULL;
-  if (trainer->comm)
+  if (trainer->comm && !trainer->is_newcomer)
     status = choir_comm_check_same(trainer->comm, "shares",
                                    shares ? shares : "alike");
   if (!status)
@@ -277,14 +283,14 @@ static choir_status_t make_model(trainer_t* trainer) {
     CHOIR_TRY(use_strategy(trainer));
   }
   CHOIR_TRY(choir_model_set_updater(trainer->model, trainer->updater));
-  if (!trainer->task->begin) return NULL;
+  if (!trainer->task->begin || trainer->is_newcomer) return NULL;
   return trainer->task->begin(options, trainer->model, trainer->rank);
 }
 
 // Files are tried before hours of training.
 static choir_status_t open_outputs(trainer_t* trainer) {
   const train_options_t* options = trainer->options;
-  if (trainer->rank != 0) return NULL;
+  if (trainer->rank != 0 || trainer->is_newcomer) return NULL;
   if (options->save) CHOIR_TRY(trainer_check_folder("save", options->save));
   if (options->timeline) {
     trainer->timeline = fopen(options->timeline, "w");
@@ -307,7 +313,7 @@ static choir_status_t set_up(trainer_t* trainer) {
   const double before = train_memory_resident();
   CHOIR_TRY(make_model(trainer));
   CHOIR_TRY(open_training_loader(trainer));
-  choir_training_follow(trainer->model, trainer->training_loader);
+  CHOIR_TRY(choir_training_follow(trainer->model, trainer->training_loader));
   CHOIR_TRY(open_loader(trainer, trainer->evaluation_data, false, NULL,
                         &trainer->evaluation_loader));
   const train_memory_t memory = {
@@ -474,7 +480,7 @@ static choir_status_t resume(trainer_t* trainer) {
   list_settings(trainer, settings);
   CHOIR_TRY(choir_training_resume(trainer->model, trainer->training_loader,
                                   options->resume, settings, SETTINGS));
-  choir_training_follow(trainer->model, trainer->training_loader);
+  CHOIR_TRY(choir_training_follow(trainer->model, trainer->training_loader));
   const int64_t done = steps_done(trainer);
   if (done < last_step(trainer) ||
       (trainer->task->finish && done == last_step(trainer)))
@@ -770,7 +776,7 @@ static choir_status_t end_round(trainer_t* trainer) {
   return NULL;
 }
 
-// ---- Workers that are lost ----
+// ---- Workers that are lost, and come ----
 
 // As the workers are now. All do the end of a round again that one has not
 // finished.
@@ -783,6 +789,10 @@ static choir_status_t enter_generation(trainer_t* trainer) {
   trainer->generation = generation->number;
   trainer->rank = choir_comm_rank(trainer->comm);
   trainer->size = choir_comm_size(trainer->comm);
+  void* times =
+      realloc(trainer->times, (size_t)trainer->size * sizeof(*trainer->times));
+  if (!times) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for times");
+  trainer->times = times;
   clear_bar(trainer);
   trainer->prints = trainer->rank == 0 && !trainer->options->quiet;
   if (trainer->prints) {
@@ -826,13 +836,18 @@ static bool is_over(const trainer_t* trainer) {
 
 static choir_status_t run(trainer_t* trainer) {
   CHOIR_TRY(set_up(trainer));
-  if (trainer->options->resume) CHOIR_TRY(resume(trainer));
+  if (trainer->options->resume && !trainer->is_newcomer)
+    CHOIR_TRY(resume(trainer));
   if (trainer->options->precision == TRAIN_PRECISION_AUTO)
     CHOIR_TRY(measure_precision(trainer));
   const int64_t last = last_step(trainer);
   CHOIR_TRY(make_profile(trainer, last - steps_done(trainer)));
   bool has_plan = false;
   trainer->finished = trainer->metrics_step = steps_done(trainer);
+  if (trainer->is_newcomer) {
+    trainer->finished = INT64_MAX;  // as much as the others have
+    CHOIR_TRY(recover(trainer, NULL));
+  }
   while (!is_over(trainer) && !has_plan) {
     CHOIR_TRY(recover(trainer, run_part(trainer)));
     has_plan = trainer->options->plan && tell_plan(trainer);
@@ -855,8 +870,9 @@ choir_status_t trainer_run(const train_task_t* task,
                        .callers_comm = callers_comm,
                        .generation = 1,
                        .rank = comm ? choir_comm_rank(comm) : 0,
-                       .size = comm ? choir_comm_size(comm) : 1};
-  trainer.prints = trainer.rank == 0 && !options->quiet;
+                       .size = comm ? choir_comm_size(comm) : 1,
+                       .is_newcomer = comm && choir_comm_is_newcomer(comm)};
+  trainer.prints = trainer.rank == 0 && !options->quiet && !trainer.is_newcomer;
   // mpiexec shows its ranks a terminal where there may be none.
   trainer.has_bar = trainer.prints && isatty(STDOUT_FILENO) &&
                     !getenv("OMPI_COMM_WORLD_SIZE");

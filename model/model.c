@@ -295,6 +295,22 @@ static void begin_passes(choir_model_t* model) {
   model->pass_samples = 0;
 }
 
+choir_status_t choir__model_take_back(choir_model_t* model,
+                                      choir_status_t status) {
+  choir_updater_t* updater = model->updater;
+  while (status && updater && updater->takes_back) {
+    int64_t step = model->step;
+    status = updater->vtable->take_back(updater, status, &step);
+    if (status) break;
+    model->step = step;
+    begin_passes(model);
+    choir__model_drop_graphs(model);
+    model->sync_norm_rows = 0;
+    status = choir__sync_norms_open(model, 1);
+  }
+  return status;
+}
+
 choir_status_t choir_model_set_updater(choir_model_t* model,
                                        choir_updater_t* updater) {
   CHOIR_TRY(require_compiled(model, "set_updater"));
@@ -314,6 +330,11 @@ choir_status_t choir_model_set_updater(choir_model_t* model,
   model->updater = updater;
   model->sync_norm_rows = 0;
   status = choir__sync_norms_open(model, 1);
+  // It has been by itself so far.
+  if (!status && updater->is_newcomer)
+    status = choir__model_take_back(
+        model, CHOIR_ERROR(ABORTED, "model %s: others are under way",
+                           model->def->name));
   if (status) drop_updater(model);
   return status;
 }
@@ -663,22 +684,6 @@ static choir_status_t train_one_batch(choir_model_t* model,
                  counted_note(model, status));
   choir_span_end(&span, "step", NULL, NULL);
   return NULL;
-}
-
-choir_status_t choir__model_take_back(choir_model_t* model,
-                                      choir_status_t status) {
-  choir_updater_t* updater = model->updater;
-  while (status && updater && updater->takes_back) {
-    int64_t step = model->step;
-    status = updater->vtable->take_back(updater, status, &step);
-    if (status) break;
-    model->step = step;
-    begin_passes(model);
-    choir__model_drop_graphs(model);
-    model->sync_norm_rows = 0;
-    status = choir__sync_norms_open(model, 1);
-  }
-  return status;
 }
 
 // Of a step that failed: what it changed before its update.

@@ -75,10 +75,10 @@ typedef struct choir_updater_vtable_s {
   // peers, who may wait for this rank. NULL: there are none.
   void (*step_failed)(choir_updater_t* updater, choir_status_t status);
   // Before that, of an updater with takes_back: where `status` (taken over)
-  // says that peers were lost, the others go on without them, and it returns
-  // NULL. Parameters, whatever of them training does not learn, and states are
-  // then those after *step steps on all of them; the caller gives how many this
-  // rank has made. Else it returns `status`, or what went wrong.
+  // says that peers were lost, or have come, those that are there go on, and it
+  // returns NULL. Parameters, whatever of them training does not learn, and
+  // states are then those after *step steps on all of them; the caller gives
+  // how many this rank has made. Else it returns `status`, or what went wrong.
   choir_status_t (*take_back)(choir_updater_t* updater, choir_status_t status,
                               int64_t* step);
 } choir_updater_vtable_t;
@@ -92,6 +92,7 @@ struct choir_updater_s {
   choir_param_set_t* params;  // one reference while it has a model
   const char* model;          // its name, lent; NULL: not told
   bool takes_back;            // its take_back may return NULL
+  bool is_newcomer;           // whose first take_back gives it all others have
 };
 
 // An updater serves one model at a time; its parameter set stands for it.

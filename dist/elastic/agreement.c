@@ -74,7 +74,7 @@ static void begin_phase(choir__agreement_t* agreement,
 }
 
 static void decide(choir__agreement_t* agreement,
-                   const choir__members_t* decision) {
+                   const choir__decision_t* decision) {
   agreement->phase = CHOIR__AGREE_DONE;
   agreement->decision = *decision;
 }
@@ -82,16 +82,17 @@ static void decide(choir__agreement_t* agreement,
 // So that members whose attempts were in each other's way do not meet again.
 static void rest(choir__agreement_t* agreement, double now) {
   const choir__agreement_config_t* config = &agreement->config;
+  const double unit =
+      config->again > 0 ? config->again : config->limit / config->size;
   begin_phase(agreement, CHOIR__AGREE_RESTING, now);
   agreement->until =
-      now + config->limit *
-                (1 + (config->rank + agreement->own.number) % config->size) /
-                config->size;
+      now + unit * (double)(1 + (config->rank + agreement->own.number) %
+                                    config->size);
 }
 
 static void note_answer(choir__agreement_t* agreement, int32_t from,
                         choir__attempt_t accepted,
-                        const choir__members_t* decision) {
+                        const choir__decision_t* decision) {
   choir__members_add(&agreement->replies, from);
   if (accepted.number == 0 || !is_later(accepted, agreement->best)) return;
   agreement->best = accepted;
@@ -110,7 +111,7 @@ static void ask(choir__agreement_t* agreement, double now) {
 }
 
 static void accept(choir__agreement_t* agreement, choir__attempt_t attempt,
-                   const choir__members_t* decision) {
+                   const choir__decision_t* decision) {
   agreement->latest = attempt;
   agreement->accepted = attempt;
   agreement->accepted_decision = *decision;
@@ -144,7 +145,10 @@ static void propose(choir__agreement_t* agreement, double now) {
     rest(agreement, now);
     return;
   }
-  if (agreement->best.number == 0) agreement->choice = agreement->replies;
+  if (agreement->best.number == 0) {
+    agreement->choice = agreement->wanted;
+    agreement->choice.members = agreement->replies;
+  }
   begin_phase(agreement, CHOIR__AGREE_PROPOSING, now);
   accept(agreement, agreement->own, &agreement->choice);
   choir__members_add(&agreement->replies, agreement->config.rank);

@@ -43,6 +43,22 @@ int32_t choir__members_count(const choir__members_t* members);
 // with rank 0, so that any two such sets have a member in common.
 bool choir__members_decide(const choir__members_t* members, int32_t size);
 
+// Who comes: of no rank yet. What it is besides is the owner's.
+typedef struct choir__newcomer_s {
+  uint32_t address;
+  uint16_t port;
+  uint16_t zeros_;
+  int32_t pid;
+} choir__newcomer_t;
+enum { CHOIR__NEWCOMERS_MOST = 16 };  // of one generation
+
+// What is decided.
+typedef struct choir__decision_s {
+  choir__members_t members;  // ranks of the generation that go on
+  int32_t newcomer_count;    // behind them, in this order
+  choir__newcomer_t newcomers[CHOIR__NEWCOMERS_MOST];
+} choir__decision_t;
+
 // Of two attempts the later is that of the larger number, then of the higher
 // rank. Number 0: none.
 typedef struct choir__attempt_s {
@@ -64,16 +80,17 @@ typedef struct choir__agreement_message_s {
   int64_t generation;
   int32_t kind;  // choir__agreement_kind_t
   int32_t from, to;
-  choir__attempt_t attempt;   // REFUSE: the later one that is in the way
-  choir__attempt_t accepted;  // ANSWER: of `decision`; none: it has none
-  choir__members_t decision;  // ANSWER, PROPOSE, DECIDE: those who go on
+  choir__attempt_t attempt;    // REFUSE: the later one that is in the way
+  choir__attempt_t accepted;   // ANSWER: of `decision`; none: it has none
+  choir__decision_t decision;  // ANSWER, PROPOSE, DECIDE
 } choir__agreement_message_t;
 
 typedef struct choir__agreement_config_s {
   int64_t generation;
   int32_t rank, size;  // in it; size up to CHOIR__MEMBERS_MOST
   // How long an attempt waits for those that are not known to be gone, and
-  // after which time it asks them once more; 0: never.
+  // after which time it asks them once more; 0: never. After one that another
+  // was in the way of a member rests a few times as long as the latter.
   double limit, again;
   // Who is gone has ended, and what it sent reaches each member ahead of what
   // others send after they know.
@@ -94,16 +111,18 @@ typedef enum choir__agreement_phase_e {
 typedef struct choir__agreement_s {
   choir__agreement_config_t config;
   choir__agreement_phase_t phase;
-  choir__members_t decision;  // ranks of the generation that go on
-  choir__members_t gone;      // known to have ended
-  choir__attempt_t latest;    // that this member answered or accepted
+  choir__decision_t decision;
+  choir__members_t gone;  // known to have ended
+  // Whom this member would take in; set by the owner, `members` means nothing.
+  choir__decision_t wanted;
+  choir__attempt_t latest;  // that this member answered or accepted
   choir__attempt_t accepted;
-  choir__members_t accepted_decision;
+  choir__decision_t accepted_decision;
   // Of its own attempt.
   choir__attempt_t own;
   choir__members_t replies;  // answers, then acceptances
   choir__attempt_t best;     // the latest that an answer has accepted
-  choir__members_t choice;   // of it, or who answered
+  choir__decision_t choice;  // of it, or of who answered
   double until;
   double again_at;
 } choir__agreement_t;

@@ -15,11 +15,15 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "dist/board_internal.h"
 #include "dist/comm_internal.h"
 #include "dist/comm_mac_internal.h"
 #include "dist/elastic/agreement_internal.h"
 
-static const char packet_mark[8] = "choir-m1";  // changes with the layout
+enum { MARK_BYTES = 8 };
+// They change with the layout.
+static const char agreement_mark[] = "choir-a1";
+static const char greeting_mark[] = "choir-g1";
 // Who was asked and has not answered is asked again.
 static const double again_seconds = 0.05;
 // One who notices a loss gives those of lower ranks this time to propose.
@@ -28,64 +32,96 @@ static const double turn_seconds = 0.005;
 // Ranks that agreed come at the same time; who does not has ended since.
 static const double join_seconds = 5;
 
-typedef struct packet_s {
-  char mark[sizeof(packet_mark)];
-  choir__comm_mac_t mac;  // of the message
-  choir__agreement_message_t message;
-} packet_t;
-
 typedef struct sockaddr_in address_t;
+
+// Of one who comes, and to it.
+enum {
+  GREETING_JOIN,     // may it take part?
+  GREETING_WELCOME,  // yes, as this rank; all members' addresses
+  GREETING_AWAY,     // no: its model or settings are others
+};
+typedef struct greeting_s {
+  int32_t kind;
+  int32_t pid;
+  uint64_t model;
+  int64_t generation;
+  int32_t rank;
+  int32_t size;
+  address_t addresses[];  // [size], of WELCOME
+} greeting_t;
+
+typedef struct packet_s {
+  char mark[MARK_BYTES];
+  choir__comm_mac_t mac;  // of what follows
+  union {
+    choir__agreement_message_t message;
+    greeting_t greeting;
+    unsigned char
+        bytes[sizeof(greeting_t) + CHOIR__MEMBERS_MOST * sizeof(address_t)];
+  };
+} packet_t;
 
 struct choir__membership_s {
   choir_allocator_t allocator;
   choir_comm_id_t id;  // the run's
+  uint64_t model;
   int socket;
   int wake_fd;
   pthread_t thread;
   bool thread_runs;
+  packet_t* sent;      // under the mutex
+  packet_t* received;  // the thread's
 
   pthread_mutex_t mutex;
   pthread_cond_t heard;
   atomic_bool stops;
-  // Of this generation, under the mutex.
+  // Of this generation, under the mutex; 0: it has come, and is in none yet.
   int64_t generation;
+  bool is_turned_away;
   int32_t rank;
   int32_t size;
-  address_t* addresses;  // [most]
-  int32_t most;          // of generation 1
-  bool is_open;          // it takes part in agreeing
+  address_t addresses[CHOIR__MEMBERS_MOST];  // [size]
+  bool is_open;                              // it takes part in agreeing
   choir__agreement_t agreement;
+  atomic_int newcomer_count;  // that have asked
+  choir__newcomer_t newcomers[CHOIR__NEWCOMERS_MOST];
   // decisions[i] made generation i + 2. Everybody who was in generation i + 1
-  // and asks gets it.
-  choir__members_t* decisions;  // [capacity]
+  // and asks gets it. Of generations before this member came: zeros.
+  choir__decision_t* decisions;  // [capacity]
   int64_t capacity;
 };
 
 // ---- Messages ----
 
 static choir_status_t make_mac(const choir__membership_t* membership,
-                               const choir__agreement_message_t* message,
+                               const packet_t* packet, size_t bytes,
                                choir__comm_mac_t* out_mac) {
-  return choir__comm_mac_make(&membership->id, "elastic", message,
-                              sizeof(*message), out_mac);
+  const bool is_greeting = !memcmp(packet->mark, greeting_mark, MARK_BYTES);
+  return choir__comm_mac_make(&membership->id,
+                              is_greeting ? "elastic-join" : "elastic",
+                              packet->bytes, bytes, out_mac);
 }
 
-// One that does not go is as good as lost.
-static void send_to(const choir__membership_t* membership,
-                    const choir__agreement_message_t* message,
-                    const address_t* address) {
-  packet_t packet;
-  memset(&packet, 0, sizeof(packet));
-  memcpy(packet.mark, packet_mark, sizeof(packet_mark));
-  packet.message = *message;
-  choir_status_t status = make_mac(membership, &packet.message, &packet.mac);
+// `bytes` of membership->sent. What does not go is as good as lost.
+static void send_sent(const choir__membership_t* membership, const char* mark,
+                      size_t bytes, const address_t* address) {
+  packet_t* packet = membership->sent;
+  memcpy(packet->mark, mark, MARK_BYTES);
+  choir_status_t status = make_mac(membership, packet, bytes, &packet->mac);
   ssize_t sent = -1;
   if (!status)
-    sent = sendto(membership->socket, &packet, sizeof(packet),
+    sent = sendto(membership->socket, packet, offsetof(packet_t, bytes) + bytes,
                   MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr*)address,
                   sizeof(*address));
   (void)sent;
   choir_status_free(status);
+}
+
+static void send_to(const choir__membership_t* membership,
+                    const choir__agreement_message_t* message,
+                    const address_t* address) {
+  membership->sent->message = *message;
+  send_sent(membership, agreement_mark, sizeof(*message), address);
 }
 
 static void send_message(void* self,
@@ -94,18 +130,37 @@ static void send_message(void* self,
   send_to(membership, message, &membership->addresses[message->to]);
 }
 
-// Whether something came from who knows the id.
-static bool receive(const choir__membership_t* membership, packet_t* packet,
+static void greet(const choir__membership_t* membership, int32_t kind,
+                  int32_t rank, const address_t* address) {
+  greeting_t* greeting = &membership->sent->greeting;
+  *greeting = (greeting_t){.kind = kind,
+                           .pid = (int32_t)getpid(),
+                           .model = membership->model,
+                           .generation = membership->generation,
+                           .rank = rank,
+                           .size = membership->size};
+  size_t bytes = sizeof(*greeting);
+  if (kind == GREETING_WELCOME) {
+    const size_t more = (size_t)membership->size * sizeof(address_t);
+    memcpy(greeting->addresses, membership->addresses, more);
+    bytes += more;
+  }
+  send_sent(membership, greeting_mark, bytes, address);
+}
+
+// Whether something came from who knows the id, of `*out_bytes`.
+static bool receive(const choir__membership_t* membership, size_t* out_bytes,
                     address_t* out_from) {
-  socklen_t bytes = sizeof(*out_from);
-  const ssize_t count =
-      recvfrom(membership->socket, packet, sizeof(*packet),
-               MSG_DONTWAIT | MSG_TRUNC, (struct sockaddr*)out_from, &bytes);
-  if (count != sizeof(*packet) ||
-      memcmp(packet->mark, packet_mark, sizeof(packet_mark)) != 0)
-    return false;
+  packet_t* packet = membership->received;
+  const size_t head = offsetof(packet_t, bytes);
+  socklen_t address_bytes = sizeof(*out_from);
+  const ssize_t count = recvfrom(membership->socket, packet, sizeof(*packet),
+                                 MSG_DONTWAIT | MSG_TRUNC,
+                                 (struct sockaddr*)out_from, &address_bytes);
+  if (count < (ssize_t)head || count > (ssize_t)sizeof(*packet)) return false;
+  *out_bytes = (size_t)count - head;
   choir__comm_mac_t mac;
-  choir_status_t status = make_mac(membership, &packet->message, &mac);
+  choir_status_t status = make_mac(membership, packet, *out_bytes, &mac);
   const bool is_authentic =
       !status && choir__comm_mac_equal(&mac, &packet->mac);
   choir_status_free(status);
@@ -116,8 +171,9 @@ static bool receive(const choir__membership_t* membership, packet_t* packet,
 static void answer_of_before(const choir__membership_t* membership,
                              const choir__agreement_message_t* message,
                              const address_t* from) {
-  if (message->generation < 1 || (message->kind != CHOIR__AGREE_ASK &&
-                                  message->kind != CHOIR__AGREE_PROPOSE))
+  if (message->generation < 1 || message->generation > membership->capacity ||
+      (message->kind != CHOIR__AGREE_ASK &&
+       message->kind != CHOIR__AGREE_PROPOSE))
     return;
   const choir__agreement_message_t answer = {
       .generation = message->generation,
@@ -129,15 +185,96 @@ static void answer_of_before(const choir__membership_t* membership,
   send_to(membership, &answer, from);
 }
 
-static void take(choir__membership_t* membership, const packet_t* packet,
-                 const address_t* from) {
-  const choir__agreement_message_t* message = &packet->message;
-  pthread_mutex_lock(&membership->mutex);
+static void take_message(choir__membership_t* membership,
+                         const choir__agreement_message_t* message,
+                         const address_t* from) {
   if (message->generation < membership->generation)
     answer_of_before(membership, message, from);
   else if (membership->is_open && message->generation == membership->generation)
     choir__agreement_receive(&membership->agreement, message,
                              choir_clock_seconds());
+}
+
+static bool is_address(const address_t* address, uint32_t host, uint16_t port) {
+  return address->sin_addr.s_addr == host && address->sin_port == port;
+}
+
+// Once more to one whose welcome was lost; else the next change takes it in.
+static void take_join(choir__membership_t* membership,
+                      const greeting_t* greeting, const address_t* from) {
+  const uint32_t host = from->sin_addr.s_addr;
+  if (membership->generation == 0) return;
+  if (greeting->model != membership->model) {
+    greet(membership, GREETING_AWAY, -1, from);
+    return;
+  }
+  for (int32_t r = 0; r < membership->size; ++r)
+    if (is_address(&membership->addresses[r], host, from->sin_port)) {
+      greet(membership, GREETING_WELCOME, r, from);
+      return;
+    }
+  const int count = atomic_load(&membership->newcomer_count);
+  for (int i = 0; i < count; ++i)
+    if (is_address(from, membership->newcomers[i].address,
+                   membership->newcomers[i].port))
+      return;
+  if (count == CHOIR__NEWCOMERS_MOST ||
+      membership->size + count >= CHOIR__MEMBERS_MOST)
+    return;
+  membership->newcomers[count] = (choir__newcomer_t){
+      .address = host, .port = from->sin_port, .pid = greeting->pid};
+  atomic_store(&membership->newcomer_count, count + 1);
+}
+
+static void note_member(const choir__membership_t* membership) {
+  choir_board_slot_t* slot = choir__board_slot();
+  if (slot) atomic_store(&slot->is_member, membership->generation > 0);
+}
+
+static void take_welcome(choir__membership_t* membership,
+                         const greeting_t* greeting, size_t bytes) {
+  const int32_t size = greeting->size;
+  if (membership->generation > 0 || size < 1 || size > CHOIR__MEMBERS_MOST ||
+      greeting->rank < 0 || greeting->rank >= size ||
+      greeting->generation < 1 ||
+      bytes != sizeof(*greeting) + (size_t)size * sizeof(address_t))
+    return;
+  membership->generation = greeting->generation;
+  membership->rank = greeting->rank;
+  membership->size = size;
+  memcpy(membership->addresses, greeting->addresses,
+         (size_t)size * sizeof(address_t));
+  note_member(membership);
+}
+
+static void take_greeting(choir__membership_t* membership,
+                          const greeting_t* greeting, size_t bytes,
+                          const address_t* from) {
+  switch (greeting->kind) {
+    case GREETING_JOIN:
+      take_join(membership, greeting, from);
+      return;
+    case GREETING_WELCOME:
+      take_welcome(membership, greeting, bytes);
+      return;
+    case GREETING_AWAY:
+      membership->is_turned_away = true;
+      return;
+    default:
+      return;
+  }
+}
+
+static void take(choir__membership_t* membership, size_t bytes,
+                 const address_t* from) {
+  const packet_t* packet = membership->received;
+  pthread_mutex_lock(&membership->mutex);
+  if (!memcmp(packet->mark, agreement_mark, MARK_BYTES) &&
+      bytes == sizeof(packet->message))
+    take_message(membership, &packet->message, from);
+  else if (!memcmp(packet->mark, greeting_mark, MARK_BYTES) &&
+           bytes >= sizeof(packet->greeting))
+    take_greeting(membership, &packet->greeting, bytes, from);
   pthread_cond_signal(&membership->heard);
   pthread_mutex_unlock(&membership->mutex);
 }
@@ -147,11 +284,11 @@ static void* thread_main(void* argument) {
   struct pollfd polls[] = {{.fd = membership->socket, .events = POLLIN},
                            {.fd = membership->wake_fd, .events = POLLIN}};
   while (!atomic_load(&membership->stops)) {
-    packet_t packet;
+    size_t bytes;
     address_t from;
     if (poll(polls, 2, -1) > 0 && (polls[0].revents & POLLIN) &&
-        receive(membership, &packet, &from))
-      take(membership, &packet, &from);
+        receive(membership, &bytes, &from))
+      take(membership, bytes, &from);
   }
   return NULL;
 }
@@ -201,19 +338,24 @@ static choir_status_t start_thread(choir__membership_t* membership) {
 static choir_status_t open(choir__membership_t* membership,
                            choir_comm_t* comm) {
   CHOIR_TRY(need_one_host(comm));
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(membership->allocator, 2 * sizeof(packet_t),
+                           "messages of members", &memory));
+  memset(memory, 0, 2 * sizeof(packet_t));
+  membership->sent = memory;
+  membership->received = membership->sent + 1;
   address_t own;
   CHOIR_TRY(open_socket(membership, &own));
-  void* memory = NULL;
-  CHOIR_TRY(choir_allocate(membership->allocator,
-                           (size_t)comm->size * sizeof(address_t), "members",
-                           &memory));
-  membership->addresses = memory;
-  CHOIR_TRY(choir_comm_all_gather(comm, &own, membership->addresses,
-                                  sizeof(own), CHOIR_DTYPE_U8, "members"));
+  choir_board_slot_t* slot = choir__board_slot();
+  if (slot) atomic_store(&slot->member_port, ntohs(own.sin_port));
+  if (!comm->is_newcomer)
+    CHOIR_TRY(choir_comm_all_gather(comm, &own, membership->addresses,
+                                    sizeof(own), CHOIR_DTYPE_U8, "members"));
+  note_member(membership);
   return start_thread(membership);
 }
 
-choir_status_t choir__membership_create(choir_comm_t* comm,
+choir_status_t choir__membership_create(choir_comm_t* comm, uint64_t model,
                                         choir__membership_t** out_membership) {
   choir_allocator_t allocator = choir_allocator_default();
   void* memory = NULL;
@@ -224,9 +366,10 @@ choir_status_t choir__membership_create(choir_comm_t* comm,
   memset(membership, 0, sizeof(*membership));
   membership->allocator = allocator;
   membership->id = comm->id;
-  membership->generation = 1;
+  membership->model = model;
+  membership->generation = comm->is_newcomer ? 0 : 1;
   membership->rank = comm->rank;
-  membership->size = membership->most = comm->size;
+  membership->size = comm->size;
   membership->socket = membership->wake_fd = -1;
   pthread_mutex_init(&membership->mutex, NULL);
   pthread_condattr_t attributes;
@@ -253,11 +396,19 @@ void choir__membership_destroy(choir__membership_t* membership) {
   if (membership->wake_fd >= 0) close(membership->wake_fd);
   pthread_cond_destroy(&membership->heard);
   pthread_mutex_destroy(&membership->mutex);
-  choir_deallocate(membership->allocator, membership->addresses,
-                   (size_t)membership->most * sizeof(address_t));
+  choir_deallocate(membership->allocator, membership->sent,
+                   2 * sizeof(packet_t));
   choir_deallocate(membership->allocator, membership->decisions,
-                   (size_t)membership->capacity * sizeof(choir__members_t));
+                   (size_t)membership->capacity * sizeof(choir__decision_t));
   choir_deallocate(membership->allocator, membership, sizeof(*membership));
+}
+
+bool choir__membership_is_newcomer(const choir__membership_t* membership) {
+  return membership->generation == 0;
+}
+
+bool choir__membership_has_newcomers(const choir__membership_t* membership) {
+  return atomic_load(&membership->newcomer_count) > 0;
 }
 
 // ---- A change ----
@@ -265,7 +416,9 @@ void choir__membership_destroy(choir__membership_t* membership) {
 typedef struct change_s {
   choir__membership_t* membership;
   choir_comm_t* comm;  // the caller's
-  int32_t* ranks;      // [size] there, of this generation's ranks
+  // Of this generation's ranks, [size]: those there, -1: it has come since.
+  int32_t ranks[CHOIR__MEMBERS_MOST];
+  int32_t pids[CHOIR__MEMBERS_MOST];  // of those who have come
   double start;
 } change_t;
 
@@ -279,8 +432,9 @@ static void wait_a_turn(choir__membership_t* membership) {
 }
 
 static bool is_gone(const change_t* change, int32_t rank) {
-  const choir_comm_peer_t* peer = &change->comm->peers[change->ranks[rank]];
-  return atomic_load(&peer->presence) == CHOIR_COMM_PEER_GONE;
+  const int32_t before = change->ranks[rank];
+  return before >= 0 && atomic_load(&change->comm->peers[before].presence) ==
+                            CHOIR_COMM_PEER_GONE;
 }
 
 // With the mutex held: one look at who is there, and one turn.
@@ -288,6 +442,10 @@ static void take_turn(const change_t* change, double waited) {
   choir__membership_t* membership = change->membership;
   choir__agreement_t* agreement = &membership->agreement;
   const double now = choir_clock_seconds();
+  const int count = atomic_load(&membership->newcomer_count);
+  agreement->wanted.newcomer_count = count;
+  memcpy(agreement->wanted.newcomers, membership->newcomers,
+         (size_t)count * sizeof(choir__newcomer_t));
   int32_t lower = 0;
   for (int32_t r = 0; r < membership->size; ++r) {
     const bool gone = r != membership->rank && is_gone(change, r);
@@ -302,14 +460,14 @@ static void take_turn(const change_t* change, double waited) {
 static choir_status_t tell_missing(const change_t* change, double waited) {
   const choir__membership_t* membership = change->membership;
   char ranks[128];
+  bool flags[CHOIR__MEMBERS_MOST];
   int32_t missing = 0;
   for (int32_t r = 0; r < membership->size; ++r) {
-    const bool replied = choir__members_has(&membership->agreement.replies, r);
-    change->comm->flags[r] = r != membership->rank && !replied;
-    missing += change->comm->flags[r];
+    flags[r] = r != membership->rank &&
+               !choir__members_has(&membership->agreement.replies, r);
+    missing += flags[r];
   }
-  choir__comm_rank_list(change->comm->flags, membership->size, ranks,
-                        sizeof(ranks));
+  choir__comm_rank_list(flags, membership->size, ranks, sizeof(ranks));
   return CHOIR_ERROR(TIMEOUT,
                      "elastic: generation %lld: %d of %d members did not "
                      "answer in %.1f s (%s), too many to go on without them",
@@ -353,15 +511,15 @@ static choir_status_t keep_decision(choir__membership_t* membership) {
   const int64_t count = membership->generation;
   if (count > membership->capacity) {
     const int64_t capacity = 2 * count;
+    const size_t before =
+        (size_t)membership->capacity * sizeof(choir__decision_t);
+    const size_t bytes = (size_t)capacity * sizeof(choir__decision_t);
     void* memory = NULL;
-    CHOIR_TRY(choir_allocate(membership->allocator,
-                             (size_t)capacity * sizeof(choir__members_t),
-                             "decisions", &memory));
-    if (count > 1)
-      memcpy(memory, membership->decisions,
-             (size_t)(count - 1) * sizeof(choir__members_t));
-    choir_deallocate(membership->allocator, membership->decisions,
-                     (size_t)membership->capacity * sizeof(choir__members_t));
+    CHOIR_TRY(
+        choir_allocate(membership->allocator, bytes, "decisions", &memory));
+    memset(memory, 0, bytes);
+    if (before) memcpy(memory, membership->decisions, before);
+    choir_deallocate(membership->allocator, membership->decisions, before);
     membership->decisions = memory;
     membership->capacity = capacity;
   }
@@ -369,11 +527,52 @@ static choir_status_t keep_decision(choir__membership_t* membership) {
   return NULL;
 }
 
+// One that was taken in has not to ask any more.
+static void drop_newcomer(choir__membership_t* membership,
+                          const choir__newcomer_t* taken) {
+  const int count = atomic_load(&membership->newcomer_count);
+  for (int i = 0; i < count; ++i) {
+    choir__newcomer_t* newcomer = &membership->newcomers[i];
+    if (newcomer->address != taken->address || newcomer->port != taken->port)
+      continue;
+    *newcomer = membership->newcomers[count - 1];
+    atomic_store(&membership->newcomer_count, count - 1);
+    return;
+  }
+}
+
 // This member's place in the generation that was agreed on.
-static choir_status_t enter_generation(const change_t* change) {
+static void renumber(change_t* change, const choir__decision_t* decision) {
   choir__membership_t* membership = change->membership;
-  const choir__members_t* members = &membership->agreement.decision;
-  if (!choir__members_has(members, membership->rank))
+  const int32_t rank = membership->rank;
+  int32_t size = 0;
+  for (int32_t r = 0; r < membership->size; ++r) {
+    if (!choir__members_has(&decision->members, r)) continue;
+    if (r == rank) membership->rank = size;
+    membership->addresses[size] = membership->addresses[r];
+    change->pids[size] = change->pids[r];
+    change->ranks[size++] = change->ranks[r];
+  }
+  for (int32_t i = 0; i < decision->newcomer_count; ++i) {
+    const choir__newcomer_t* newcomer = &decision->newcomers[i];
+    membership->addresses[size] = (address_t){.sin_family = AF_INET,
+                                              .sin_port = newcomer->port,
+                                              .sin_addr = {newcomer->address}};
+    drop_newcomer(membership, newcomer);
+    change->pids[size] = newcomer->pid;
+    change->ranks[size++] = -1;
+  }
+  membership->size = size;
+  ++membership->generation;
+  for (int32_t i = 1; i <= decision->newcomer_count; ++i)
+    greet(membership, GREETING_WELCOME, size - i,
+          &membership->addresses[size - i]);
+}
+
+static choir_status_t enter_generation(change_t* change) {
+  choir__membership_t* membership = change->membership;
+  const choir__decision_t* decision = &membership->agreement.decision;
+  if (!choir__members_has(&decision->members, membership->rank))
     return CHOIR_ERROR(ABORTED,
                        "elastic: the others went on as generation %lld "
                        "without %s, which did not answer them in time",
@@ -381,21 +580,56 @@ static choir_status_t enter_generation(const change_t* change) {
                        change->comm->peers[change->comm->rank].text);
   pthread_mutex_lock(&membership->mutex);
   choir_status_t status = keep_decision(membership);
-  if (!status) {
-    int32_t size = 0;
-    const int32_t rank = membership->rank;
-    for (int32_t r = 0; r < membership->size; ++r) {
-      if (!choir__members_has(members, r)) continue;
-      if (r == rank) membership->rank = size;
-      membership->addresses[size] = membership->addresses[r];
-      change->ranks[size++] = change->ranks[r];
+  if (!status) renumber(change, decision);
+  pthread_mutex_unlock(&membership->mutex);
+  return status;
+}
+
+// ---- Of one who comes ----
+
+static void ask_to_join(const choir__membership_t* membership) {
+  choir_board_t* board = choir__board();
+  const choir_board_slot_t* own = choir__board_slot();
+  for (int32_t r = 0; board && r < board->size; ++r) {
+    const choir_board_slot_t* slot = &board->slots[r];
+    const uint32_t port = atomic_load(&slot->member_port);
+    const address_t address = {.sin_family = AF_INET,
+                               .sin_port = htons((uint16_t)port),
+                               .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    if (slot != own && port && atomic_load(&slot->is_member))
+      greet(membership, GREETING_JOIN, -1, &address);
+  }
+}
+
+// Until it is a member.
+static choir_status_t arrive(const change_t* change) {
+  choir__membership_t* membership = change->membership;
+  const double limit = change->comm->deadline;
+  double asked = 0;
+  choir_status_t status = NULL;
+  pthread_mutex_lock(&membership->mutex);
+  while (membership->generation == 0 && !status) {
+    const double now = choir_clock_seconds();
+    if (membership->is_turned_away)
+      status = CHOIR_ERROR(FAILED_PRECONDITION,
+                           "elastic: this worker's model or settings are not "
+                           "those of the run");
+    else if (now - change->start > limit)
+      status = CHOIR_ERROR(TIMEOUT,
+                           "elastic: no worker of the run has taken this one "
+                           "in within %.1f s",
+                           limit);
+    if (now - asked > again_seconds) {
+      ask_to_join(membership);
+      asked = now;
     }
-    membership->size = size;
-    ++membership->generation;
+    wait_a_turn(membership);
   }
   pthread_mutex_unlock(&membership->mutex);
   return status;
 }
+
+// ---- The communicator ----
 
 // Of this generation's communicator: the run's, and its number through a
 // one-way function.
@@ -428,36 +662,68 @@ static choir_status_t join(const change_t* change, choir_comm_t** out_comm) {
   return NULL;
 }
 
-static void describe(const change_t* change, choir__change_t* out_change) {
-  const choir__membership_t* membership = change->membership;
+// "A, B are gone", "process 7 has come"; how many.
+static int32_t list_lost(const change_t* change, char* text, size_t bytes) {
   const choir_comm_t* before = change->comm;
+  int32_t count = 0;
+  for (int32_t r = 0; r < before->size; ++r) {
+    bool is_there = false;
+    for (int32_t i = 0; i < change->membership->size; ++i)
+      is_there = is_there || change->ranks[i] == r;
+    if (is_there) continue;
+    if (count++) choir__text_append(text, bytes, ", ");
+    choir__text_append(text, bytes, before->peers[r].text);
+  }
+  if (count)
+    choir__text_append(text, bytes, count == 1 ? " is gone" : " are gone");
+  return count;
+}
+
+static int32_t list_come(const change_t* change, char* text, size_t bytes) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < change->membership->size; ++i) {
+    if (change->ranks[i] >= 0) continue;
+    choir__text_append(text, bytes, count++ ? ", process " : "process ");
+    choir__text_append_number(text, bytes, (uint64_t)change->pids[i]);
+  }
+  if (count)
+    choir__text_append(text, bytes, count == 1 ? " has come" : " have come");
+  return count;
+}
+
+static void describe(const change_t* change, bool has_come,
+                     choir__change_t* out_change) {
+  const choir__membership_t* membership = change->membership;
   char* text = out_change->text;
   const size_t bytes = sizeof(out_change->text);
   out_change->generation = membership->generation;
   out_change->seconds = choir_clock_seconds() - change->start;
-  int32_t lost = 0;
   snprintf(text, bytes, "generation %lld: ", (long long)membership->generation);
-  for (int32_t r = 0, next = 0; r < before->size; ++r) {
-    if (next < membership->size && change->ranks[next] == r) {
-      ++next;
-      continue;
-    }
-    if (lost++) choir__text_append(text, bytes, ", ");
-    choir__text_append(text, bytes, before->peers[r].text);
-  }
+  char come[256] = "";
+  if (has_come)
+    choir__text_append(text, bytes, "this worker has come");
+  else if (list_come(change, come, sizeof(come)) > 0 &&
+           list_lost(change, text, bytes) > 0)
+    choir__text_append(text, bytes, ", ");
+  else if (!come[0])
+    list_lost(change, text, bytes);
+  choir__text_append(text, bytes, come);
   char more[96];
-  snprintf(more, sizeof(more), " %s gone; %d worker%s on",
-           lost == 1 ? "is" : "are", membership->size,
+  snprintf(more, sizeof(more), "; %d worker%s on", membership->size,
            membership->size == 1 ? " goes" : "s go");
   choir__text_append(text, bytes, more);
 }
 
 // Until the members of a generation have met, of whom more may be lost.
-static choir_status_t make_generation(change_t* change,
+static choir_status_t make_generation(change_t* change, bool has_come,
                                       choir_comm_t** out_comm) {
-  for (;;) {
-    CHOIR_TRY(agree(change));
-    CHOIR_TRY(enter_generation(change));
+  for (bool is_first = true;; is_first = false) {
+    if (is_first && has_come) {
+      CHOIR_TRY(arrive(change));
+    } else {
+      CHOIR_TRY(agree(change));
+      CHOIR_TRY(enter_generation(change));
+    }
     choir_status_t status = join(change, out_comm);
     if (!status) return NULL;
     const choir_status_code_t code = choir_status_code(status);
@@ -472,15 +738,18 @@ choir_status_t choir__membership_change(choir__membership_t* membership,
                                         choir_comm_t** out_comm,
                                         choir__change_t* out_change) {
   *out_comm = NULL;
-  change_t change = {
-      .membership = membership, .comm = comm, .start = choir_clock_seconds()};
-  const size_t bytes = (size_t)comm->size * sizeof(int32_t);
+  const bool has_come = choir__membership_is_newcomer(membership);
   void* memory = NULL;
-  CHOIR_TRY(choir_allocate(membership->allocator, bytes, "ranks", &memory));
-  change.ranks = memory;
-  for (int32_t r = 0; r < comm->size; ++r) change.ranks[r] = r;
-  choir_status_t status = make_generation(&change, out_comm);
-  if (!status) describe(&change, out_change);
-  choir_deallocate(membership->allocator, memory, bytes);
+  CHOIR_TRY(choir_allocate(membership->allocator, sizeof(change_t), "a change",
+                           &memory));
+  change_t* change = memory;
+  change->membership = membership;
+  change->comm = comm;
+  change->start = choir_clock_seconds();
+  for (int32_t r = 0; r < CHOIR__MEMBERS_MOST; ++r)
+    change->ranks[r] = has_come || r >= comm->size ? -1 : r;
+  choir_status_t status = make_generation(change, has_come, out_comm);
+  if (!status) describe(change, has_come, out_change);
+  choir_deallocate(membership->allocator, memory, sizeof(change_t));
   return status;
 }

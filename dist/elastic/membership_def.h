@@ -20,12 +20,19 @@ extern "C" {
 typedef struct choir__membership_s choir__membership_t;
 
 // Collective, on a communicator of `auto` or `shm`: its ranks are the members
-// of generation 1. It is not kept.
-choir_status_t choir__membership_create(choir_comm_t* comm,
+// of generation 1. It is not kept. On that of a newcomer: a process that the
+// first change makes a member. model: a hash of what newcomers must have the
+// same of.
+choir_status_t choir__membership_create(choir_comm_t* comm, uint64_t model,
                                         choir__membership_t** out_membership)
     CHOIR_NODISCARD;
 // Members that ask later hear nothing. Accepts NULL.
 void choir__membership_destroy(choir__membership_t* membership);
+
+// It is in no generation yet.
+bool choir__membership_is_newcomer(const choir__membership_t* membership);
+// Somebody has asked to be taken in, which the next change does.
+bool choir__membership_has_newcomers(const choir__membership_t* membership);
 
 // A generation that was agreed on.
 typedef struct choir__change_s {
@@ -37,12 +44,14 @@ typedef struct choir__change_s {
 
 // After the communicator of this generation broke, on all members that are
 // left: *out_comm is that of the next one, whose ranks are those of before in
-// their order. Members that are there and do not come are waited for up to the
-// communicator's silence, then left out. `comm` stays the caller's; peers that
-// have not come yet must find it there.
+// their order, then newcomers. On a newcomer: asks the members until one of
+// their changes takes it in. Members that are there and do not come are waited
+// for up to the communicator's silence, then left out. `comm` stays the
+// caller's; peers that have not come yet must find it there.
 //
 // ABORTED: the others went on without this one. TIMEOUT: fewer than may decide
-// were there within the communicator's deadline; a text names who was missing.
+// were there within the communicator's deadline; a text names who was missing;
+// or nobody took the newcomer in. FAILED_PRECONDITION: its model is another.
 choir_status_t choir__membership_change(choir__membership_t* membership,
                                         choir_comm_t* comm,
                                         choir_comm_t** out_comm,
