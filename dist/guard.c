@@ -201,6 +201,29 @@ static void end_children(state_t* state) {
   choir__folder_close(&proc);
 }
 
+static void close_all_but(const int* kept, int count) {
+  for (int fd = 0;;) {
+    int next = INT_MAX;
+    for (int i = 0; i < count; ++i)
+      if (kept[i] >= fd && kept[i] < next) next = kept[i];
+    if (next > fd) close_range((unsigned)fd, (unsigned)next - 1, 0);
+    if (next == INT_MAX) return;
+    fd = next + 1;
+  }
+}
+
+// The reader of the launcher's output must not wait for this process. While it
+// may have to start a child again, it keeps what such a child inherits.
+static void close_files(const state_t* state) {
+  const choir_guard_config_t* config = state->config;
+  const int kept[] = {
+      state->socket,           state->signals, STDIN_FILENO,
+      STDOUT_FILENO,           STDERR_FILENO,  config->inherited_fds[0],
+      config->inherited_fds[1]};
+  const bool keeps = config->restarts && !state->is_ending;
+  close_all_but(kept, keeps ? 7 : 2);
+}
+
 // False when the launcher is gone: then nobody waits for anything.
 static bool take_order(state_t* state) {
   order_t order;
@@ -217,18 +240,8 @@ static bool take_order(state_t* state) {
   if (order.ends_children) state->grace = order.grace;
   state->is_ending = state->is_ending || order.ends_children;
   state->orphan_grace = order.orphan_grace;
+  close_files(state);
   return has_launcher;
-}
-
-static void close_all_but(const int* kept, int count) {
-  for (int fd = 0;;) {
-    int next = INT_MAX;
-    for (int i = 0; i < count; ++i)
-      if (kept[i] >= fd && kept[i] < next) next = kept[i];
-    if (next > fd) close_range((unsigned)fd, (unsigned)next - 1, 0);
-    if (next == INT_MAX) return;
-    fd = next + 1;
-  }
 }
 
 static void run_guard(state_t* state) {
@@ -244,11 +257,7 @@ static void run_guard(state_t* state) {
   state->signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
   for (int32_t i = 0; i < state->config->count; ++i)
     if (!start_child(state, i)) break;
-  // The reader of the launcher's output must not wait for this process.
-  const int* inherited = state->config->inherited_fds;
-  const int kept[] = {state->socket, state->signals, inherited[0],
-                      inherited[1]};
-  close_all_but(kept, 4);
+  close_files(state);
   struct pollfd fds[2] = {{.fd = state->socket, .events = POLLIN},
                           {.fd = state->signals, .events = POLLIN}};
   bool has_children = true;

@@ -42,6 +42,7 @@ typedef struct choir_guard_config_s {
   choir_guard_child_t* children;
   int32_t count;
   int inherited_fds[2];  // stay open in the children; -1: none
+  bool restarts;         // choir_guard_restart may be called
   // The mark's value, of this run alone: by it the launcher finds what is left
   // when the guard itself was killed.
   const char* mark;

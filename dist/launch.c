@@ -459,6 +459,7 @@ static choir_status_t run(launch_t* launch) {
       .children = launch->children,
       .count = launcher->config->workers,
       .inherited_fds = {launch->board_fd, launch->rendezvous_fd},
+      .restarts = launcher->config->elastic,
       .mark = launcher->mark.text,
   };
   CHOIR_TRY(choir_guard_start(&config, &launcher->guard));
