@@ -91,7 +91,8 @@ static choir_status_t gather(choir_updater_t* updater,
 
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   ++dist->variant;
-  CHOIR_TRY(choir__elastic_open(dist));
+  const choir__agreement_t mine = agreement(dist, dist->strategy);
+  CHOIR_TRY(choir__elastic_open(dist, &mine));
   CHOIR_TRY(choir__dist_opt_place_states(dist));
   CHOIR_TRY(place_for_strategy(dist));
   CHOIR_TRY(choir__strategy_attach(

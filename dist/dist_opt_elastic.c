@@ -42,18 +42,12 @@ static choir_status_t check(const choir_dist_opt_t* dist) {
                      choir_strategy_def_option(def));
 }
 
-choir_status_t choir__elastic_open(choir_dist_opt_t* dist) {
+choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
+                                   const choir__agreement_t* mine) {
   if (!dist->config.elastic) return NULL;
   CHOIR_TRY(check(dist));
   if (dist->membership) return NULL;
-  const choir__agreement_t mine = {.comm = dist->comm,
-                                   .allocator = dist->allocator,
-                                   .params = dist->params,
-                                   .optimizer = dist->optimizer,
-                                   .config_def = &choir_dist_opt_config_def,
-                                   .config = &dist->config,
-                                   .strategy = dist->strategy};
-  return choir__membership_create(dist->comm, choir__agree_hash(&mine),
+  return choir__membership_create(dist->comm, choir__agree_hash(mine),
                                   &dist->membership);
 }
 

@@ -43,20 +43,20 @@ int32_t choir__members_count(const choir__members_t* members);
 // with rank 0, so that any two such sets have a member in common.
 bool choir__members_decide(const choir__members_t* members, int32_t size);
 
-// Who comes: of no rank yet. What it is besides is the owner's.
-typedef struct choir__newcomer_s {
+// Where a member listens, as the owner wants it.
+typedef struct choir__member_s {
   uint32_t address;
   uint16_t port;
   uint16_t zeros_;
   int32_t pid;
-} choir__newcomer_t;
+} choir__member_t;
 enum { CHOIR__NEWCOMERS_MOST = 16 };  // of one generation
 
 // What is decided.
 typedef struct choir__decision_s {
   choir__members_t members;  // ranks of the generation that go on
   int32_t newcomer_count;    // behind them, in this order
-  choir__newcomer_t newcomers[CHOIR__NEWCOMERS_MOST];
+  choir__member_t newcomers[CHOIR__NEWCOMERS_MOST];
 } choir__decision_t;
 
 // Of two attempts the later is that of the larger number, then of the higher

@@ -37,7 +37,7 @@ typedef struct sockaddr_in address_t;
 // Of one who comes, and to it.
 enum {
   GREETING_JOIN,     // may it take part?
-  GREETING_WELCOME,  // yes, as this rank; all members' addresses
+  GREETING_WELCOME,  // yes, as this rank; all members
   GREETING_AWAY,     // no: its model or settings are others
 };
 typedef struct greeting_s {
@@ -47,7 +47,7 @@ typedef struct greeting_s {
   int64_t generation;
   int32_t rank;
   int32_t size;
-  address_t addresses[];  // [size], of WELCOME
+  choir__member_t members[];  // [size], of WELCOME
 } greeting_t;
 
 typedef struct packet_s {
@@ -56,8 +56,8 @@ typedef struct packet_s {
   union {
     choir__agreement_message_t message;
     greeting_t greeting;
-    unsigned char
-        bytes[sizeof(greeting_t) + CHOIR__MEMBERS_MOST * sizeof(address_t)];
+    unsigned char bytes[sizeof(greeting_t) +
+                        CHOIR__MEMBERS_MOST * sizeof(choir__member_t)];
   };
 } packet_t;
 
@@ -80,11 +80,11 @@ struct choir__membership_s {
   bool is_turned_away;
   int32_t rank;
   int32_t size;
-  address_t addresses[CHOIR__MEMBERS_MOST];  // [size]
-  bool is_open;                              // it takes part in agreeing
+  choir__member_t members[CHOIR__MEMBERS_MOST];  // [size]
+  bool is_open;                                  // it takes part in agreeing
   choir__agreement_t agreement;
   atomic_int newcomer_count;  // that have asked
-  choir__newcomer_t newcomers[CHOIR__NEWCOMERS_MOST];
+  choir__member_t newcomers[CHOIR__NEWCOMERS_MOST];
   // decisions[i] made generation i + 2. Everybody who was in generation i + 1
   // and asks gets it. Of generations before this member came: zeros.
   choir__decision_t* decisions;  // [capacity]
@@ -124,10 +124,17 @@ static void send_to(const choir__membership_t* membership,
   send_sent(membership, agreement_mark, sizeof(*message), address);
 }
 
+static address_t address_of(const choir__member_t* member) {
+  return (address_t){.sin_family = AF_INET,
+                     .sin_port = member->port,
+                     .sin_addr = {member->address}};
+}
+
 static void send_message(void* self,
                          const choir__agreement_message_t* message) {
   const choir__membership_t* membership = self;
-  send_to(membership, message, &membership->addresses[message->to]);
+  const address_t to = address_of(&membership->members[message->to]);
+  send_to(membership, message, &to);
 }
 
 static void greet(const choir__membership_t* membership, int32_t kind,
@@ -141,8 +148,8 @@ static void greet(const choir__membership_t* membership, int32_t kind,
                            .size = membership->size};
   size_t bytes = sizeof(*greeting);
   if (kind == GREETING_WELCOME) {
-    const size_t more = (size_t)membership->size * sizeof(address_t);
-    memcpy(greeting->addresses, membership->addresses, more);
+    const size_t more = (size_t)membership->size * sizeof(choir__member_t);
+    memcpy(greeting->members, membership->members, more);
     bytes += more;
   }
   send_sent(membership, greeting_mark, bytes, address);
@@ -195,34 +202,34 @@ static void take_message(choir__membership_t* membership,
                              choir_clock_seconds());
 }
 
-static bool is_address(const address_t* address, uint32_t host, uint16_t port) {
-  return address->sin_addr.s_addr == host && address->sin_port == port;
+static bool is_at(const choir__member_t* member, const address_t* address) {
+  return member->address == address->sin_addr.s_addr &&
+         member->port == address->sin_port;
 }
 
 // Once more to one whose welcome was lost; else the next change takes it in.
 static void take_join(choir__membership_t* membership,
                       const greeting_t* greeting, const address_t* from) {
-  const uint32_t host = from->sin_addr.s_addr;
   if (membership->generation == 0) return;
   if (greeting->model != membership->model) {
     greet(membership, GREETING_AWAY, -1, from);
     return;
   }
   for (int32_t r = 0; r < membership->size; ++r)
-    if (is_address(&membership->addresses[r], host, from->sin_port)) {
+    if (is_at(&membership->members[r], from)) {
       greet(membership, GREETING_WELCOME, r, from);
       return;
     }
   const int count = atomic_load(&membership->newcomer_count);
   for (int i = 0; i < count; ++i)
-    if (is_address(from, membership->newcomers[i].address,
-                   membership->newcomers[i].port))
-      return;
+    if (is_at(&membership->newcomers[i], from)) return;
   if (count == CHOIR__NEWCOMERS_MOST ||
       membership->size + count >= CHOIR__MEMBERS_MOST)
     return;
-  membership->newcomers[count] = (choir__newcomer_t){
-      .address = host, .port = from->sin_port, .pid = greeting->pid};
+  membership->newcomers[count] =
+      (choir__member_t){.address = from->sin_addr.s_addr,
+                        .port = from->sin_port,
+                        .pid = greeting->pid};
   atomic_store(&membership->newcomer_count, count + 1);
 }
 
@@ -237,13 +244,13 @@ static void take_welcome(choir__membership_t* membership,
   if (membership->generation > 0 || size < 1 || size > CHOIR__MEMBERS_MOST ||
       greeting->rank < 0 || greeting->rank >= size ||
       greeting->generation < 1 ||
-      bytes != sizeof(*greeting) + (size_t)size * sizeof(address_t))
+      bytes != sizeof(*greeting) + (size_t)size * sizeof(choir__member_t))
     return;
   membership->generation = greeting->generation;
   membership->rank = greeting->rank;
   membership->size = size;
-  memcpy(membership->addresses, greeting->addresses,
-         (size_t)size * sizeof(address_t));
+  memcpy(membership->members, greeting->members,
+         (size_t)size * sizeof(choir__member_t));
   note_member(membership);
 }
 
@@ -348,9 +355,12 @@ static choir_status_t open(choir__membership_t* membership,
   CHOIR_TRY(open_socket(membership, &own));
   choir_board_slot_t* slot = choir__board_slot();
   if (slot) atomic_store(&slot->member_port, ntohs(own.sin_port));
+  const choir__member_t member = {.address = own.sin_addr.s_addr,
+                                  .port = own.sin_port,
+                                  .pid = (int32_t)getpid()};
   if (!comm->is_newcomer)
-    CHOIR_TRY(choir_comm_all_gather(comm, &own, membership->addresses,
-                                    sizeof(own), CHOIR_DTYPE_U8, "members"));
+    CHOIR_TRY(choir_comm_all_gather(comm, &member, membership->members,
+                                    sizeof(member), CHOIR_DTYPE_U8, "members"));
   note_member(membership);
   return start_thread(membership);
 }
@@ -418,7 +428,6 @@ typedef struct change_s {
   choir_comm_t* comm;  // the caller's
   // Of this generation's ranks, [size]: those there, -1: it has come since.
   int32_t ranks[CHOIR__MEMBERS_MOST];
-  int32_t pids[CHOIR__MEMBERS_MOST];  // of those who have come
   double start;
 } change_t;
 
@@ -433,8 +442,10 @@ static void wait_a_turn(choir__membership_t* membership) {
 
 static bool is_gone(const change_t* change, int32_t rank) {
   const int32_t before = change->ranks[rank];
-  return before >= 0 && atomic_load(&change->comm->peers[before].presence) ==
-                            CHOIR_COMM_PEER_GONE;
+  if (before >= 0 && atomic_load(&change->comm->peers[before].presence) ==
+                         CHOIR_COMM_PEER_GONE)
+    return true;
+  return kill(change->membership->members[rank].pid, 0) && errno == ESRCH;
 }
 
 // With the mutex held: one look at who is there, and one turn.
@@ -445,7 +456,7 @@ static void take_turn(const change_t* change, double waited) {
   const int count = atomic_load(&membership->newcomer_count);
   agreement->wanted.newcomer_count = count;
   memcpy(agreement->wanted.newcomers, membership->newcomers,
-         (size_t)count * sizeof(choir__newcomer_t));
+         (size_t)count * sizeof(choir__member_t));
   int32_t lower = 0;
   for (int32_t r = 0; r < membership->size; ++r) {
     const bool gone = r != membership->rank && is_gone(change, r);
@@ -529,10 +540,10 @@ static choir_status_t keep_decision(choir__membership_t* membership) {
 
 // One that was taken in has not to ask any more.
 static void drop_newcomer(choir__membership_t* membership,
-                          const choir__newcomer_t* taken) {
+                          const choir__member_t* taken) {
   const int count = atomic_load(&membership->newcomer_count);
   for (int i = 0; i < count; ++i) {
-    choir__newcomer_t* newcomer = &membership->newcomers[i];
+    choir__member_t* newcomer = &membership->newcomers[i];
     if (newcomer->address != taken->address || newcomer->port != taken->port)
       continue;
     *newcomer = membership->newcomers[count - 1];
@@ -549,24 +560,20 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
   for (int32_t r = 0; r < membership->size; ++r) {
     if (!choir__members_has(&decision->members, r)) continue;
     if (r == rank) membership->rank = size;
-    membership->addresses[size] = membership->addresses[r];
-    change->pids[size] = change->pids[r];
+    membership->members[size] = membership->members[r];
     change->ranks[size++] = change->ranks[r];
   }
   for (int32_t i = 0; i < decision->newcomer_count; ++i) {
-    const choir__newcomer_t* newcomer = &decision->newcomers[i];
-    membership->addresses[size] = (address_t){.sin_family = AF_INET,
-                                              .sin_port = newcomer->port,
-                                              .sin_addr = {newcomer->address}};
-    drop_newcomer(membership, newcomer);
-    change->pids[size] = newcomer->pid;
+    drop_newcomer(membership, &decision->newcomers[i]);
+    membership->members[size] = decision->newcomers[i];
     change->ranks[size++] = -1;
   }
   membership->size = size;
   ++membership->generation;
-  for (int32_t i = 1; i <= decision->newcomer_count; ++i)
-    greet(membership, GREETING_WELCOME, size - i,
-          &membership->addresses[size - i]);
+  for (int32_t r = size - decision->newcomer_count; r < size; ++r) {
+    const address_t address = address_of(&membership->members[r]);
+    greet(membership, GREETING_WELCOME, r, &address);
+  }
 }
 
 static choir_status_t enter_generation(change_t* change) {
@@ -684,7 +691,8 @@ static int32_t list_come(const change_t* change, char* text, size_t bytes) {
   for (int32_t i = 0; i < change->membership->size; ++i) {
     if (change->ranks[i] >= 0) continue;
     choir__text_append(text, bytes, count++ ? ", process " : "process ");
-    choir__text_append_number(text, bytes, (uint64_t)change->pids[i]);
+    choir__text_append_number(text, bytes,
+                              (uint64_t)change->membership->members[i].pid);
   }
   if (count)
     choir__text_append(text, bytes, count == 1 ? " has come" : " have come");

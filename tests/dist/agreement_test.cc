@@ -44,6 +44,10 @@ class World {
       const choir__agreement_config_t config = {
           7, r, size, kLimit, kLimit / 4, false, Send, links_.back().get()};
       choir__agreement_begin(&members_[Size(r)], &config);
+      // Each knows of others who want to come.
+      members_[Size(r)].wanted.newcomer_count = 1 + r % 3;
+      members_[Size(r)].wanted.newcomers[r % 3].port =
+          static_cast<uint16_t>(100 + r);
     }
     loss_ = Share() * 0.4;
   }
@@ -92,13 +96,14 @@ class World {
     }
     ASSERT_LE(decisions_.size(), 1u) << "there is a second decision";
     if (decisions_.empty()) return;
-    EXPECT_TRUE(choir__members_decide(&decisions_[0], size()));
+    EXPECT_TRUE(choir__members_decide(&decisions_[0].members, size()));
   }
 
   bool is_decided() const { return !decisions_.empty(); }
   int32_t left_out() const {
-    return decisions_.empty() ? 0
-                              : size() - choir__members_count(&decisions_[0]);
+    return decisions_.empty()
+               ? 0
+               : size() - choir__members_count(&decisions_[0].members);
   }
 
  private:
@@ -165,7 +170,7 @@ class World {
   void Note(int32_t rank) {
     const choir__agreement_t& member = members_[Size(rank)];
     if (member.phase != CHOIR__AGREE_DONE) return;
-    for (const choir__members_t& known : decisions_)
+    for (const choir__decision_t& known : decisions_)
       if (memcmp(&known, &member.decision, sizeof known) == 0) return;
     decisions_.push_back(member.decision);
   }
@@ -176,7 +181,7 @@ class World {
   std::vector<int> side_;
   std::vector<bool> is_alive_;
   std::priority_queue<Event> events_;
-  std::vector<choir__members_t> decisions_;  // different ones
+  std::vector<choir__decision_t> decisions_;  // different ones
   int64_t order_ = 0;
   double now_ = 0, loss_ = 0;
 };
@@ -196,6 +201,10 @@ class Host {
       const choir__agreement_config_t config = {
           7, r, size, 1e9, 0, true, Send, links_.back().get()};
       choir__agreement_begin(&members_[Size(r)], &config);
+      // Each knows of others who want to come.
+      members_[Size(r)].wanted.newcomer_count = 1 + r % 3;
+      members_[Size(r)].wanted.newcomers[r % 3].port =
+          static_cast<uint16_t>(100 + r);
     }
   }
 
@@ -232,7 +241,7 @@ class Host {
   }
 
   void Check() const {
-    const choir__members_t* first = nullptr;
+    const choir__decision_t* first = nullptr;
     for (int32_t r = 0; r < size(); ++r) {
       if (!sends_left_[Size(r)]) continue;
       const choir__agreement_t& member = members_[Size(r)];
@@ -362,7 +371,7 @@ TEST(AgreementTest, Alone) {
   choir__agreement_note_gone(&two, 1, 0);
   choir__agreement_propose(&two, 0);
   ASSERT_EQ(two.phase, CHOIR__AGREE_DONE);
-  EXPECT_EQ(choir__members_count(&two.decision), 1);
+  EXPECT_EQ(choir__members_count(&two.decision.members), 1);
   // The other half waits.
   choir__agreement_t other = Member(&sent, 1, 2);
   choir__agreement_note_gone(&other, 0, 0);
@@ -393,7 +402,7 @@ TEST(AgreementTest, IsQuickWhereAllAnswer) {
   for (int32_t r = 0; r < 3; ++r) {
     const choir__agreement_t& member = members[static_cast<size_t>(r)];
     ASSERT_EQ(member.phase, CHOIR__AGREE_DONE) << r;
-    EXPECT_EQ(member.decision.bits[0], 7u);
+    EXPECT_EQ(member.decision.members.bits[0], 7u);
   }
 }
 
@@ -433,7 +442,7 @@ TEST(AgreementTest, RepliesToAnOlderAttempt) {
   const Message accept = From(1, CHOIR__AGREE_ACCEPT, second);
   choir__agreement_receive(&member, &accept, late);
   EXPECT_EQ(member.phase, CHOIR__AGREE_DONE);
-  EXPECT_EQ(member.decision.bits[0], 3u);
+  EXPECT_EQ(member.decision.members.bits[0], 3u);
 }
 
 // Of other generations and of ranks that there are not.

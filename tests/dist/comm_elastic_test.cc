@@ -60,7 +60,7 @@ class ElasticRank {
     Check(choir_comm_config_init(&config));
     config.deadline = Patience(20);
     Check(choir_comm_create(&config, &comm_));
-    Check(choir__membership_create(comm_, &membership_));
+    Check(choir__membership_create(comm_, 7, &membership_));
   }
 
   // Sums of what follows from rank, size and operation.
