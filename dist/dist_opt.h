@@ -62,10 +62,10 @@ extern "C" {
 // step for any number of ranks, to the bit (docs/reproducible.md): gradients
 // are sums over the micro-shards of all ranks, in one order, in the place of
 // averages. So it wants a device of choir_device_options_t.reproducible;
-// UNIMPLEMENTED at the step with other strategies than fp32, several passes or
-// parameters that are not f32, and on another device where ranks share out the
-// update. Ranks whose micro-shards do not make up the step: INVALID_ARGUMENT on
-// all of them, and nothing is updated.
+// UNIMPLEMENTED at the step with strategies that keep something, several passes
+// or parameters that are not f32, and on another device where ranks share out
+// the update. Ranks whose micro-shards do not make up the step:
+// INVALID_ARGUMENT on all of them, and nothing is updated.
 //
 // Errors: when a step fails on one rank alone, the others wait for it in the
 // exchange until it ends, calls choir_comm_abort or the deadline passes; when
@@ -77,8 +77,9 @@ extern "C" {
 // Those that are left agree on the next generation, whose ranks are theirs in
 // their order, with a communicator of its own; the step at hand is taken back,
 // and choir_model_train_one_batch returns OK with choir_model_step as it was
-// before that step, or one more where another rank had made it. With micro-
-// shards the run has the bits of one that nobody left. Each rank then updates
+// before that step, or one more where another rank had made it. Newcomers
+// (choir_comm_config_t.is_newcomer) are taken in likewise. With micro-shards
+// the run has the bits of one in which nothing happened. Each rank updates
 // everything from messages (peer_memory counts as false). UNIMPLEMENTED at
 // attach: ranks of several hosts, another device than "cpu", shard, several
 // passes per step, a strategy that keeps something from step to step.
@@ -98,7 +99,7 @@ typedef struct choir_dist_opt_s choir_dist_opt_t;
   X(T, BOOL, peer_memory, true, 0, 1,                                     \
     "ranks that see each other's memory update a part each, for all")     \
   X(T, BOOL, elastic, false, 0, 1,                                        \
-    "where a rank is lost the others go on without it")
+    "where a rank is lost the others go on; newcomers are taken in")
 CHOIR_CONFIG_STRUCT(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS);
 
 CHOIR_API extern const choir_struct_def_t choir_dist_opt_config_def;

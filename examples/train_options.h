@@ -97,7 +97,8 @@ enum {
     "samples of a step for each worker, where they are not alike: 96,32")      \
   X(T, BOOL, balance, false, 0, 1, "measure the workers, and share by speed")  \
   X(T, BOOL, elastic, false, 0, 1,                                             \
-    "where a worker is killed the others go on (docs/elastic.md)")             \
+    "where a worker is killed the others go on, and another takes its place "  \
+    "(docs/elastic.md)")                                                       \
   X(T, FLOAT, deadline, 60, 0.001, 1e6,                                        \
     "longest wait for another worker, seconds")
 

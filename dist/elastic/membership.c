@@ -440,12 +440,30 @@ static void wait_a_turn(choir__membership_t* membership) {
   pthread_cond_timedwait(&membership->heard, &membership->mutex, &until);
 }
 
+// Of one that the launcher of this process has started, too.
+static bool has_ended(const choir__member_t* member) {
+  return kill(member->pid, 0) && errno == ESRCH;
+}
+
 static bool is_gone(const change_t* change, int32_t rank) {
   const int32_t before = change->ranks[rank];
-  if (before >= 0 && atomic_load(&change->comm->peers[before].presence) ==
-                         CHOIR_COMM_PEER_GONE)
-    return true;
-  return kill(change->membership->members[rank].pid, 0) && errno == ESRCH;
+  if (before < 0) return has_ended(&change->membership->members[rank]);
+  return atomic_load(&change->comm->peers[before].presence) ==
+         CHOIR_COMM_PEER_GONE;
+}
+
+// Those who have asked and are still there.
+static void want_newcomers(choir__membership_t* membership,
+                           choir__decision_t* wanted) {
+  const int count = atomic_load(&membership->newcomer_count);
+  int32_t left = 0;
+  for (int i = 0; i < count; ++i)
+    if (!has_ended(&membership->newcomers[i]))
+      membership->newcomers[left++] = membership->newcomers[i];
+  atomic_store(&membership->newcomer_count, left);
+  wanted->newcomer_count = left;
+  memcpy(wanted->newcomers, membership->newcomers,
+         (size_t)left * sizeof(choir__member_t));
 }
 
 // With the mutex held: one look at who is there, and one turn.
@@ -453,10 +471,7 @@ static void take_turn(const change_t* change, double waited) {
   choir__membership_t* membership = change->membership;
   choir__agreement_t* agreement = &membership->agreement;
   const double now = choir_clock_seconds();
-  const int count = atomic_load(&membership->newcomer_count);
-  agreement->wanted.newcomer_count = count;
-  memcpy(agreement->wanted.newcomers, membership->newcomers,
-         (size_t)count * sizeof(choir__member_t));
+  want_newcomers(membership, &agreement->wanted);
   int32_t lower = 0;
   for (int32_t r = 0; r < membership->size; ++r) {
     const bool gone = r != membership->rank && is_gone(change, r);

@@ -314,7 +314,7 @@ class CommConfig(Structure):
         ("backend", c_char_p), ("rank", c_int32), ("size", c_int32),
         ("id", CommId), ("rendezvous", c_char * 272), ("deadline", c_double),
         ("silence", c_double), ("segment_bytes", c_size_t), ("device", _P),
-        ("encrypt", c_bool),
+        ("encrypt", c_bool), ("is_newcomer", c_bool),
     ]
 
 class CommTensor(Structure):
