@@ -292,7 +292,7 @@ static void* thread_main(void* argument) {
                            {.fd = membership->wake_fd, .events = POLLIN}};
   while (!atomic_load(&membership->stops)) {
     size_t bytes;
-    address_t from;
+    address_t from = {0};
     if (poll(polls, 2, -1) > 0 && (polls[0].revents & POLLIN) &&
         receive(membership, &bytes, &from))
       take(membership, bytes, &from);
