@@ -178,7 +178,8 @@ typedef struct choir_generation_s {
   choir_comm_t* comm;  // lent until the next one
   int64_t step;        // of the model, when it began
   double seconds;      // from when the loss was noticed
-  char text[512];      // "generation 2: rank 1 (host h, pid 7) is gone; 3
+  bool has_come;       // this rank, with it: all it has is from the others
+  char text[512];      // "generation 2: rank 1 (host h, pid 7) is gone, 3
                        // workers go on"; of the first: ""
 } choir_generation_t;
 // Lent; it changes in choir_model_train_one_batch and choir_training_recover.

@@ -272,6 +272,7 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   *out_is_new = false;
   CHOIR_TRY(
       choir__membership_change(dist->membership, dist->comm, &comm, &change));
+  if (change.has_come) *step = -1;
   dist->updater.vtable->detach(&dist->updater);
   CHOIR_TRY(take_comm(dist, comm));
   *out_is_new = true;
@@ -282,6 +283,7 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   dist->generation.number = change.generation;
   dist->generation.step = *step;
   dist->generation.seconds = change.seconds;
+  dist->generation.has_come = change.has_come;
   memcpy(dist->generation.text, change.text, sizeof(change.text));
   return follow(dist, *step);
 }
@@ -305,9 +307,8 @@ choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
                                          choir_status_t status, int64_t* step) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
   if (!dist->membership) return status;
-  if (choir__membership_is_newcomer(dist->membership))
-    *step = -1;
-  else if (!is_broken(dist->comm) && !is_broken(dist->layers_comm))
+  if (!dist->updater.is_newcomer && !is_broken(dist->comm) &&
+      !is_broken(dist->layers_comm))
     return status;
   handed_t handed;
   choir_status_t missing = take_handed(dist, &handed);

@@ -778,6 +778,15 @@ static choir_status_t end_round(trainer_t* trainer) {
 
 // ---- Workers that are lost, and come ----
 
+// What it has counted belongs to rounds that the others have reported.
+static choir_status_t forget_rounds(trainer_t* trainer) {
+  CHOIR_TRY(choir_model_take_metrics(trainer->model, &trainer->metrics));
+  trainer->metrics = (choir_metrics_t){0};
+  trainer->metrics_step = steps_done(trainer);
+  trainer->finished = INT64_MAX;  // as much as the others have
+  return NULL;
+}
+
 // As the workers are now. All do the end of a round again that one has not
 // finished.
 static choir_status_t enter_generation(trainer_t* trainer) {
@@ -804,6 +813,7 @@ static choir_status_t enter_generation(trainer_t* trainer) {
     CHOIR_TRY(train_log_open(trainer->options->log_json, true, &trainer->log));
   CHOIR_TRY(choir_loader_follow(trainer->evaluation_loader, trainer->rank,
                                 trainer->size, (choir_loader_position_t){0}));
+  if (generation->has_come) CHOIR_TRY(forget_rounds(trainer));
   return choir_comm_all_reduce(trainer->comm, &trainer->finished,
                                &trainer->finished, 1, CHOIR_DTYPE_I64,
                                CHOIR_REDUCE_MIN, "rounds that are finished");
@@ -844,10 +854,7 @@ static choir_status_t run(trainer_t* trainer) {
   CHOIR_TRY(make_profile(trainer, last - steps_done(trainer)));
   bool has_plan = false;
   trainer->finished = trainer->metrics_step = steps_done(trainer);
-  if (trainer->is_newcomer) {
-    trainer->finished = INT64_MAX;  // as much as the others have
-    CHOIR_TRY(recover(trainer, NULL));
-  }
+  if (trainer->is_newcomer) CHOIR_TRY(recover(trainer, NULL));
   while (!is_over(trainer) && !has_plan) {
     CHOIR_TRY(recover(trainer, run_part(trainer)));
     has_plan = trainer->options->plan && tell_plan(trainer);

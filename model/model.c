@@ -300,11 +300,11 @@ choir_status_t choir__model_take_back(choir_model_t* model,
   choir_updater_t* updater = model->updater;
   while (status && updater && updater->takes_back) {
     int64_t step = model->step;
+    choir__model_drop_graphs(model);
     status = updater->vtable->take_back(updater, status, &step);
     if (status) break;
     model->step = step;
     begin_passes(model);
-    choir__model_drop_graphs(model);
     model->sync_norm_rows = 0;
     status = choir__sync_norms_open(model, 1);
   }

@@ -50,17 +50,14 @@ static void send_to_others(const choir__agreement_t* agreement,
     if (r != agreement->config.rank) send(agreement, message, r);
 }
 
-// Of the phase, to those who have not replied.
+// Of the phase; those who have replied see that it goes on.
 static void ask_all(const choir__agreement_t* agreement) {
   const bool asks = agreement->phase == CHOIR__AGREE_ASKING;
   choir__agreement_message_t message = {
       .kind = asks ? CHOIR__AGREE_ASK : CHOIR__AGREE_PROPOSE,
       .attempt = agreement->own};
   if (!asks) message.decision = agreement->choice;
-  for (int32_t r = 0; r < agreement->config.size; ++r)
-    if (r != agreement->config.rank &&
-        !choir__members_has(&agreement->replies, r))
-      send(agreement, message, r);
+  send_to_others(agreement, message);
 }
 
 // ---- One's own attempt ----
@@ -174,7 +171,7 @@ static void advance(choir__agreement_t* agreement, double now) {
         rest(agreement, now);
       return;
     case CHOIR__AGREE_RESTING:
-      if (is_over) ask(agreement, now);
+      if (is_over && now >= agreement->quiet_until) ask(agreement, now);
       return;
     default:
       return;
@@ -194,9 +191,21 @@ static bool may_take(choir__agreement_t* agreement,
   return false;
 }
 
+// To a later attempt, which two that wait for a silent member would else keep
+// each other from: who is at it asks again and again.
+static void yield_to(choir__agreement_t* agreement, double now) {
+  const double again = agreement->config.again;
+  if (again <= 0) return;
+  agreement->quiet_until = now + 4 * again;
+  if (agreement->phase == CHOIR__AGREE_ASKING ||
+      agreement->phase == CHOIR__AGREE_PROPOSING)
+    rest(agreement, now);
+}
+
 static void take_ask(choir__agreement_t* agreement,
-                     const choir__agreement_message_t* message) {
+                     const choir__agreement_message_t* message, double now) {
   if (!may_take(agreement, message)) return;
+  yield_to(agreement, now);
   agreement->latest = message->attempt;
   send(agreement,
        (choir__agreement_message_t){.kind = CHOIR__AGREE_ANSWER,
@@ -207,8 +216,10 @@ static void take_ask(choir__agreement_t* agreement,
 }
 
 static void take_proposal(choir__agreement_t* agreement,
-                          const choir__agreement_message_t* message) {
+                          const choir__agreement_message_t* message,
+                          double now) {
   if (!may_take(agreement, message)) return;
+  yield_to(agreement, now);
   accept(agreement, message->attempt, &message->decision);
   send(agreement,
        (choir__agreement_message_t){.kind = CHOIR__AGREE_ACCEPT,
@@ -255,7 +266,7 @@ void choir__agreement_receive(choir__agreement_t* agreement,
   }
   switch (message->kind) {
     case CHOIR__AGREE_ASK:
-      take_ask(agreement, message);
+      take_ask(agreement, message, now);
       return;
     case CHOIR__AGREE_ANSWER:
       if (!is_reply(agreement, message, CHOIR__AGREE_ASKING)) return;
@@ -263,7 +274,7 @@ void choir__agreement_receive(choir__agreement_t* agreement,
                   &message->decision);
       break;
     case CHOIR__AGREE_PROPOSE:
-      take_proposal(agreement, message);
+      take_proposal(agreement, message, now);
       return;
     case CHOIR__AGREE_ACCEPT:
       if (!is_reply(agreement, message, CHOIR__AGREE_PROPOSING)) return;
@@ -289,7 +300,8 @@ void choir__agreement_begin(choir__agreement_t* agreement,
 }
 
 void choir__agreement_propose(choir__agreement_t* agreement, double now) {
-  if (agreement->phase != CHOIR__AGREE_IDLE) return;
+  if (agreement->phase != CHOIR__AGREE_IDLE || now < agreement->quiet_until)
+    return;
   ask(agreement, now);
   advance(agreement, now);
 }

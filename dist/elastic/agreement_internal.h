@@ -89,8 +89,8 @@ typedef struct choir__agreement_config_s {
   int64_t generation;
   int32_t rank, size;  // in it; size up to CHOIR__MEMBERS_MOST
   // How long an attempt waits for those that are not known to be gone, and
-  // after which time it asks them once more; 0: never. After one that another
-  // was in the way of a member rests a few times as long as the latter.
+  // after which time it asks once more; 0: never. While a member is asked by
+  // another it makes no attempt, and for a few times the latter after that.
   double limit, again;
   // Who is gone has ended, and what it sent reaches each member ahead of what
   // others send after they know.
@@ -125,13 +125,14 @@ typedef struct choir__agreement_s {
   choir__decision_t choice;  // of it, or of who answered
   double until;
   double again_at;
+  double quiet_until;  // another's attempt is on its way
 } choir__agreement_t;
 
 // A generation begins.
 void choir__agreement_begin(choir__agreement_t* agreement,
                             const choir__agreement_config_t* config);
 // A change is wanted: somebody was lost, leaves or joins. Nothing where one is
-// on its way.
+// on its way, which may stop: call it again and again.
 void choir__agreement_propose(choir__agreement_t* agreement, double now);
 // This rank has ended: nobody waits for it.
 void choir__agreement_note_gone(choir__agreement_t* agreement, int32_t rank,

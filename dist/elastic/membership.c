@@ -428,6 +428,7 @@ typedef struct change_s {
   choir_comm_t* comm;  // the caller's
   // Of this generation's ranks, [size]: those there, -1: it has come since.
   int32_t ranks[CHOIR__MEMBERS_MOST];
+  bool has_come;  // this member itself
   double start;
 } change_t;
 
@@ -591,27 +592,40 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
   }
 }
 
+// The others did not hear of this member in time, and went on.
+static void become_newcomer(change_t* change) {
+  choir__membership_t* membership = change->membership;
+  change->has_come = true;
+  membership->generation = 0;
+  note_member(membership);
+  for (int32_t r = 0; r < CHOIR__MEMBERS_MOST; ++r) change->ranks[r] = -1;
+}
+
 static choir_status_t enter_generation(change_t* change) {
   choir__membership_t* membership = change->membership;
   const choir__decision_t* decision = &membership->agreement.decision;
-  if (!choir__members_has(&decision->members, membership->rank))
-    return CHOIR_ERROR(ABORTED,
-                       "elastic: the others went on as generation %lld "
-                       "without %s, which did not answer them in time",
-                       (long long)membership->generation + 1,
-                       change->comm->peers[change->comm->rank].text);
+  choir_status_t status = NULL;
   pthread_mutex_lock(&membership->mutex);
-  choir_status_t status = keep_decision(membership);
-  if (!status) renumber(change, decision);
+  if (!choir__members_has(&decision->members, membership->rank)) {
+    become_newcomer(change);
+  } else {
+    status = keep_decision(membership);
+    if (!status) renumber(change, decision);
+  }
   pthread_mutex_unlock(&membership->mutex);
   return status;
 }
 
 // ---- Of one who comes ----
 
+// All it knows: who left it out, and who is on the board.
 static void ask_to_join(const choir__membership_t* membership) {
   choir_board_t* board = choir__board();
   const choir_board_slot_t* own = choir__board_slot();
+  for (int32_t r = 0; r < membership->size; ++r) {
+    const address_t address = address_of(&membership->members[r]);
+    if (address.sin_port) greet(membership, GREETING_JOIN, -1, &address);
+  }
   for (int32_t r = 0; board && r < board->size; ++r) {
     const choir_board_slot_t* slot = &board->slots[r];
     const uint32_t port = atomic_load(&slot->member_port);
@@ -627,6 +641,7 @@ static void ask_to_join(const choir__membership_t* membership) {
 static choir_status_t arrive(const change_t* change) {
   choir__membership_t* membership = change->membership;
   const double limit = change->comm->deadline;
+  const double start = choir_clock_seconds();
   double asked = 0;
   choir_status_t status = NULL;
   pthread_mutex_lock(&membership->mutex);
@@ -636,7 +651,7 @@ static choir_status_t arrive(const change_t* change) {
       status = CHOIR_ERROR(FAILED_PRECONDITION,
                            "elastic: this worker's model or settings are not "
                            "those of the run");
-    else if (now - change->start > limit)
+    else if (now - start > limit)
       status = CHOIR_ERROR(TIMEOUT,
                            "elastic: no worker of the run has taken this one "
                            "in within %.1f s",
@@ -684,68 +699,61 @@ static choir_status_t join(const change_t* change, choir_comm_t** out_comm) {
   return NULL;
 }
 
-// "A, B are gone", "process 7 has come"; how many.
-static int32_t list_lost(const change_t* change, char* text, size_t bytes) {
+// "rank 1 (host h, pid 7) is gone, "
+static void tell_lost(const change_t* change, char* text, size_t bytes) {
   const choir_comm_t* before = change->comm;
-  int32_t count = 0;
   for (int32_t r = 0; r < before->size; ++r) {
     bool is_there = false;
     for (int32_t i = 0; i < change->membership->size; ++i)
       is_there = is_there || change->ranks[i] == r;
     if (is_there) continue;
-    if (count++) choir__text_append(text, bytes, ", ");
-    choir__text_append(text, bytes, before->peers[r].text);
+    const choir_comm_peer_t* peer = &before->peers[r];
+    const bool gone = atomic_load(&peer->presence) == CHOIR_COMM_PEER_GONE;
+    choir__text_append(text, bytes, peer->text);
+    choir__text_append(text, bytes, gone ? " is gone, " : " did not answer, ");
   }
-  if (count)
-    choir__text_append(text, bytes, count == 1 ? " is gone" : " are gone");
-  return count;
 }
 
-static int32_t list_come(const change_t* change, char* text, size_t bytes) {
-  int32_t count = 0;
+static void tell_come(const change_t* change, char* text, size_t bytes) {
   for (int32_t i = 0; i < change->membership->size; ++i) {
     if (change->ranks[i] >= 0) continue;
-    choir__text_append(text, bytes, count++ ? ", process " : "process ");
+    choir__text_append(text, bytes, "process ");
     choir__text_append_number(text, bytes,
                               (uint64_t)change->membership->members[i].pid);
+    choir__text_append(text, bytes, " has come, ");
   }
-  if (count)
-    choir__text_append(text, bytes, count == 1 ? " has come" : " have come");
-  return count;
 }
 
-static void describe(const change_t* change, bool has_come,
-                     choir__change_t* out_change) {
+static void describe(const change_t* change, choir__change_t* out_change) {
   const choir__membership_t* membership = change->membership;
   char* text = out_change->text;
   const size_t bytes = sizeof(out_change->text);
   out_change->generation = membership->generation;
+  out_change->has_come = change->has_come;
   out_change->seconds = choir_clock_seconds() - change->start;
   snprintf(text, bytes, "generation %lld: ", (long long)membership->generation);
-  char come[256] = "";
-  if (has_come)
-    choir__text_append(text, bytes, "this worker has come");
-  else if (list_come(change, come, sizeof(come)) > 0 &&
-           list_lost(change, text, bytes) > 0)
-    choir__text_append(text, bytes, ", ");
-  else if (!come[0])
-    list_lost(change, text, bytes);
-  choir__text_append(text, bytes, come);
-  char more[96];
-  snprintf(more, sizeof(more), "; %d worker%s on", membership->size,
-           membership->size == 1 ? " goes" : "s go");
-  choir__text_append(text, bytes, more);
+  if (change->has_come) {
+    choir__text_append(text, bytes, "this worker has come, ");
+  } else {
+    tell_lost(change, text, bytes);
+    tell_come(change, text, bytes);
+  }
+  choir__text_append_number(text, bytes, (uint64_t)membership->size);
+  choir__text_append(
+      text, bytes,
+      membership->size == 1 ? " worker goes on" : " workers go on");
 }
 
 // Until the members of a generation have met, of whom more may be lost.
-static choir_status_t make_generation(change_t* change, bool has_come,
+static choir_status_t make_generation(change_t* change,
                                       choir_comm_t** out_comm) {
-  for (bool is_first = true;; is_first = false) {
-    if (is_first && has_come) {
+  for (;;) {
+    if (choir__membership_is_newcomer(change->membership)) {
       CHOIR_TRY(arrive(change));
     } else {
       CHOIR_TRY(agree(change));
       CHOIR_TRY(enter_generation(change));
+      if (choir__membership_is_newcomer(change->membership)) continue;
     }
     choir_status_t status = join(change, out_comm);
     if (!status) return NULL;
@@ -761,18 +769,18 @@ choir_status_t choir__membership_change(choir__membership_t* membership,
                                         choir_comm_t** out_comm,
                                         choir__change_t* out_change) {
   *out_comm = NULL;
-  const bool has_come = choir__membership_is_newcomer(membership);
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(membership->allocator, sizeof(change_t), "a change",
                            &memory));
   change_t* change = memory;
   change->membership = membership;
   change->comm = comm;
+  change->has_come = choir__membership_is_newcomer(membership);
   change->start = choir_clock_seconds();
   for (int32_t r = 0; r < CHOIR__MEMBERS_MOST; ++r)
-    change->ranks[r] = has_come || r >= comm->size ? -1 : r;
-  choir_status_t status = make_generation(change, has_come, out_comm);
-  if (!status) describe(change, has_come, out_change);
+    change->ranks[r] = change->has_come || r >= comm->size ? -1 : r;
+  choir_status_t status = make_generation(change, out_comm);
+  if (!status) describe(change, out_change);
   choir_deallocate(membership->allocator, memory, sizeof(change_t));
   return status;
 }

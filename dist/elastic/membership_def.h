@@ -37,21 +37,23 @@ bool choir__membership_has_newcomers(const choir__membership_t* membership);
 // A generation that was agreed on.
 typedef struct choir__change_s {
   int64_t generation;
-  // "generation 2: rank 1 (host h, pid 7) is gone; 3 workers go on"
+  // "generation 2: rank 1 (host h, pid 7) is gone, 3 workers go on"
   char text[512];
   double seconds;  // from the call on
+  bool has_come;   // this member; what it has of the run, if any, is older
 } choir__change_t;
 
 // After the communicator of this generation broke, on all members that are
 // left: *out_comm is that of the next one, whose ranks are those of before in
 // their order, then newcomers. On a newcomer: asks the members until one of
 // their changes takes it in. Members that are there and do not come are waited
-// for up to the communicator's silence, then left out. `comm` stays the
-// caller's; peers that have not come yet must find it there.
+// for up to the communicator's silence, then left out; when such a one comes it
+// is a newcomer. `comm` stays the caller's; peers that have not come yet must
+// find it there.
 //
-// ABORTED: the others went on without this one. TIMEOUT: fewer than may decide
-// were there within the communicator's deadline; a text names who was missing;
-// or nobody took the newcomer in. FAILED_PRECONDITION: its model is another.
+// TIMEOUT: fewer than may decide were there within the communicator's deadline,
+// and a text names who was missing; or nobody took the newcomer in.
+// FAILED_PRECONDITION: its model is another.
 choir_status_t choir__membership_change(choir__membership_t* membership,
                                         choir_comm_t* comm,
                                         choir_comm_t** out_comm,
