@@ -81,71 +81,70 @@ class ElasticTest(harness.ProgramTest):
             self.data,
         )
 
+    def endless(self, *arguments):
+        """A run without end that is in its second epoch."""
+        process = self.start(
+            *RUN,
+            "--epochs",
+            1000000,
+            "--data",
+            self.data,
+            "--elastic",
+            *arguments,
+        )
+        self.until(process, "Starting Epoch 1:")
+        return process
+
     def until(self, process, pattern):
-        """The output up to a line like this one, and that line."""
+        """Its first line like this one."""
         out = ""
         while True:
             line = process.stdout.readline()
             self.assertTrue(line, "it ended by itself: " + out)
             out += line
             if re.search(pattern, line):
-                return out, line
+                return line
 
-    # Also one that came is killed.
-    def test_another_takes_its_place(self):
-        process = self.start(
-            *RUN, "--epochs", 1000000, "--data", self.data, "--elastic",
-            "--reproducible", "--workers", 3,
-        )  # fmt: skip
-        out, _ = self.until(process, "Starting Epoch 1:")
-        for victim in (1, 0, 1, 2):
-            os.kill(self.workers()[victim], signal.SIGKILL)
-            more, line = self.until(process, "has come, 3 workers go on")
-            self.assertRegex(line, CHANGE)
-            out += more
-        more, line = self.until(process, DIGEST)
-        epoch = int(re.findall(r"Starting Epoch (\d+):", out + more)[-1])
+    def expect_bits(self, process):
+        """Those of its next epoch are those of one worker. Ends it."""
+        digest = DIGEST.findall(self.until(process, DIGEST))
+        epochs = int(
+            re.findall(r"\d+", self.until(process, "Starting Epoch"))[0]
+        )
         os.killpg(process.pid, signal.SIGINT)
         status, _, _ = self.finish(process)
         self.assertEqual(status, 128 + signal.SIGINT)
         self.assert_nothing_left()
         whole = self.train(
-            *RUN, "--epochs", epoch + 1, "--data", self.data, "--reproducible",
+            *RUN, "--epochs", epochs, "--data", self.data, "--reproducible",
             "--workers", 1,
         )  # fmt: skip
-        self.assertEqual(DIGEST.findall(line), DIGEST.findall(whole)[-1:])
+        self.assertEqual(digest, DIGEST.findall(whole)[-1:])
+
+    # Also one that came is killed.
+    def test_another_takes_its_place(self):
+        process = self.endless("--reproducible", "--workers", 3)
+        for victim in (1, 0, 1, 2):
+            os.kill(self.workers()[victim], signal.SIGKILL)
+            line = self.until(process, "has come, 3 workers go on")
+            self.assertRegex(line, CHANGE)
+        self.expect_bits(process)
 
     # The others wait for the deadline, and take it in again.
     def test_one_is_stopped(self):
-        process = self.start(
-            *RUN, "--epochs", 1000000, "--data", self.data, "--elastic",
-            "--reproducible", "--workers", 3, "--deadline", 2,
-        )  # fmt: skip
-        self.until(process, "Starting Epoch 1:")
+        process = self.endless(
+            "--reproducible", "--workers", 3, "--deadline", 2
+        )
         for victim in (2, 0):
             pid = self.workers()[victim]
             os.kill(pid, signal.SIGSTOP)
             self.until(process, "pid %d. did not answer, 2 workers go on" % pid)
             os.kill(pid, signal.SIGCONT)
             self.until(process, "process %d has come, 3 workers go on" % pid)
-        out, line = self.until(process, DIGEST)
-        _, more = self.until(process, "Starting Epoch")
-        epoch = int(re.findall(r"\d+", more)[0])
-        os.killpg(process.pid, signal.SIGINT)
-        status, _, _ = self.finish(process)
-        self.assertEqual(status, 128 + signal.SIGINT)
-        self.assert_nothing_left()
-        whole = self.train(
-            *RUN, "--epochs", epoch, "--data", self.data, "--reproducible",
-            "--workers", 1,
-        )  # fmt: skip
-        self.assertEqual(DIGEST.findall(line), DIGEST.findall(whole)[-1:])
+        self.expect_bits(process)
 
     def test_all_are_killed(self):
-        process = self.start(
-            *RUN, "--epochs", 1000000, "--data", self.data, "--elastic"
-        )
-        self.until(process, "Starting Epoch 1:")
+        process = self.endless()
         for pid in self.workers().values():
             os.kill(pid, signal.SIGKILL)
         status, out, err = self.finish(process)
