@@ -11,15 +11,15 @@ const choir_struct_def_t choir_dist_opt_config_def = CHOIR_STRUCT_DEF(
 
 // ---- Attach ----
 
-static choir__agreement_t agreement(const choir_dist_opt_t* dist,
-                                    const choir_strategy_t* strategy) {
-  return (choir__agreement_t){.comm = dist->comm,
-                              .allocator = dist->allocator,
-                              .params = dist->params,
-                              .optimizer = dist->optimizer,
-                              .config_def = &choir_dist_opt_config_def,
-                              .config = &dist->config,
-                              .strategy = strategy};
+static choir__common_t agreement(const choir_dist_opt_t* dist,
+                                 const choir_strategy_t* strategy) {
+  return (choir__common_t){.comm = dist->comm,
+                           .allocator = dist->allocator,
+                           .params = dist->params,
+                           .optimizer = dist->optimizer,
+                           .config_def = &choir_dist_opt_config_def,
+                           .config = &dist->config,
+                           .strategy = strategy};
 }
 
 static void drop_mirror(choir_dist_opt_t* dist) {
@@ -91,7 +91,7 @@ static choir_status_t gather(choir_updater_t* updater,
 
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   ++dist->variant;
-  const choir__agreement_t mine = agreement(dist, dist->strategy);
+  const choir__common_t mine = agreement(dist, dist->strategy);
   CHOIR_TRY(choir__elastic_open(dist, &mine));
   CHOIR_TRY(choir__dist_opt_place_states(dist));
   CHOIR_TRY(place_for_strategy(dist));
@@ -159,7 +159,7 @@ static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
   dist->device = device;
   dist->params = params;
   CHOIR_TRY(open_host(dist));
-  const choir__agreement_t all_have = agreement(dist, dist->strategy);
+  const choir__common_t all_have = agreement(dist, dist->strategy);
   CHOIR_TRY(choir__agree_on_model(&all_have));
   CHOIR_TRY(choir__updater_check_free(choir_optimizer_updater(dist->optimizer),
                                       params, dist->updater.model));
@@ -266,7 +266,7 @@ static choir_status_t replace_strategy(choir_dist_opt_t* dist,
 static choir_status_t prepare_switch(choir_dist_opt_t* dist,
                                      const choir_strategy_t* strategy) {
   CHOIR_TRY(choir__dist_opt_end_work(dist));
-  const choir__agreement_t all_have = agreement(dist, strategy);
+  const choir__common_t all_have = agreement(dist, strategy);
   CHOIR_TRY(choir__agree_on_settings(&all_have));
   CHOIR_TRY(consolidate_all(dist));
   return choir__dist_opt_average_states(dist);

@@ -20,7 +20,7 @@ static uint64_t param_hash(const choir_param_t* param) {
 }
 
 // All ranks learn of a difference: the same values are compared everywhere.
-static choir_status_t compare_with_rank_0(const choir__agreement_t* mine,
+static choir_status_t compare_with_rank_0(const choir__common_t* mine,
                                           const uint64_t* own, size_t count,
                                           uint64_t* all) {
   const int32_t size = choir_comm_size(mine->comm);
@@ -51,7 +51,7 @@ typedef struct settings_s {
   uint64_t strategy;
 } settings_t;
 
-static choir_status_t compare_settings(const choir__agreement_t* mine,
+static choir_status_t compare_settings(const choir__common_t* mine,
                                        const settings_t* all, int32_t rank) {
   const char* peer = choir_comm_peer(mine->comm, rank);
   char text[256];
@@ -84,14 +84,14 @@ static choir_status_t compare_settings(const choir__agreement_t* mine,
   return NULL;
 }
 
-static settings_t settings_of(const choir__agreement_t* mine) {
+static settings_t settings_of(const choir__common_t* mine) {
   return (settings_t){.params = (int64_t)mine->params->count,
                       .optimizer = choir_optimizer_hash(mine->optimizer),
                       .own = choir_struct_hash(mine->config_def, mine->config),
                       .strategy = choir__strategy_hash(mine->strategy)};
 }
 
-uint64_t choir__agree_hash(const choir__agreement_t* mine) {
+uint64_t choir__agree_hash(const choir__common_t* mine) {
   const settings_t settings = settings_of(mine);
   uint64_t hash =
       choir_hash_bytes(CHOIR_HASH_START, &settings, sizeof settings);
@@ -102,7 +102,7 @@ uint64_t choir__agree_hash(const choir__agreement_t* mine) {
   return hash;
 }
 
-choir_status_t choir__agree_on_settings(const choir__agreement_t* mine) {
+choir_status_t choir__agree_on_settings(const choir__common_t* mine) {
   const int32_t size = choir_comm_size(mine->comm);
   const settings_t settings = settings_of(mine);
   const size_t bytes = sizeof settings * (size_t)size;
@@ -118,7 +118,7 @@ choir_status_t choir__agree_on_settings(const choir__agreement_t* mine) {
   return status;
 }
 
-choir_status_t choir__agree_on_model(const choir__agreement_t* mine) {
+choir_status_t choir__agree_on_model(const choir__common_t* mine) {
   CHOIR_TRY(choir__agree_on_settings(mine));
   // The optimizer says what is wrong with none.
   if (mine->params->count == 0) return NULL;

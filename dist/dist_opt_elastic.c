@@ -43,7 +43,7 @@ static choir_status_t check(const choir_dist_opt_t* dist) {
 }
 
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
-                                   const choir__agreement_t* mine) {
+                                   const choir__common_t* mine) {
   if (!dist->config.elastic) return NULL;
   CHOIR_TRY(check(dist));
   if (dist->membership) return NULL;

@@ -34,7 +34,7 @@ choir_status_t choir__dist_opt_follow(choir_dist_opt_t* dist_opt,
                                       choir_loader_t* loader, int64_t step);
 
 // dist_opt_agree.c
-typedef struct choir__agreement_s {
+typedef struct choir__common_s {
   choir_comm_t* comm;
   choir_allocator_t allocator;
   choir_param_set_t* params;
@@ -42,13 +42,13 @@ typedef struct choir__agreement_s {
   const choir_struct_def_t* config_def;  // of config
   const choir_dist_opt_config_t* config;
   const choir_strategy_t* strategy;  // to be used
-} choir__agreement_t;
+} choir__common_t;
 // Collective. FAILED_PRECONDITION on all ranks, with the first rank that has
 // something else than rank 0; _model: compares every parameter as well.
-choir_status_t choir__agree_on_settings(const choir__agreement_t* mine);
-choir_status_t choir__agree_on_model(const choir__agreement_t* mine);
+choir_status_t choir__agree_on_settings(const choir__common_t* mine);
+choir_status_t choir__agree_on_model(const choir__common_t* mine);
 // Of all that they compare.
-uint64_t choir__agree_hash(const choir__agreement_t* mine);
+uint64_t choir__agree_hash(const choir__common_t* mine);
 // Collective: the end of a call that all ranks make, whose `status` is this
 // rank's. Where it is a failure of this rank alone the others get it in the
 // operation that they come to next, at the latest in this one. Returns

@@ -103,7 +103,7 @@ static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
 // In attach, of a strategy too; `mine` is what newcomers must have the same of.
 // Collective the first time.
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
-                                   const choir__agreement_t* mine);
+                                   const choir__common_t* mine);
 // Before a step: fails where it has to be a change, as somebody has come.
 choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist);
 choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
