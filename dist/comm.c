@@ -181,6 +181,9 @@ choir_status_t choir_comm_create(const choir_comm_config_t* config,
   if (!status) {
     (*out_comm)->id = chosen.id;
     (*out_comm)->is_newcomer = chosen.is_newcomer;
+    (*out_comm)->encrypt = chosen.encrypt;
+    memcpy((*out_comm)->rendezvous, chosen.rendezvous,
+           sizeof(chosen.rendezvous));
   }
   return start_up(out_comm, status);
 }

@@ -119,6 +119,9 @@ typedef struct choir_comm_config_s {
   // that was lost (docs/elastic.md): it is by itself, as `self` is, until an
   // elastic DistOpt is a model's updater. A launcher says so.
   bool is_newcomer;
+  // tcp, rank 0: a socket that listens at the rendezvous already, of which the
+  // communicator uses a copy; 0: it opens one.
+  int32_t rendezvous_fd;
 } choir_comm_config_t;
 
 // Defaults (auto, 1 rank, deadline 60 s), then what the launcher set: Choir's

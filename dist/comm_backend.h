@@ -251,6 +251,9 @@ typedef struct choir_comm_vtable_s {
                         choir_activity_t* out_activity);
   // Optional. After all ranks came to finalize.
   void (*finalize)(choir_comm_t* comm);
+  // Optional. This rank's address, as ranks of other hosts reach it; IPv4's is
+  // mapped into IPv6's. False: there are none.
+  bool (*address)(const choir_comm_t* comm, unsigned char out_address[16]);
 } choir_comm_vtable_t;
 
 // A layer over the backend: another way for the data of the operations that it
@@ -376,6 +379,8 @@ struct choir_comm_s {
   choir_device_t* device;  // likewise
   choir_comm_id_t id;      // by which ranks met; empty: by none
   bool is_newcomer;        // of a run with that id
+  bool encrypt;            // of the config, as the next
+  char rendezvous[CHOIR_COMM_ADDRESS_BYTES];
   choir_comm_place_t hosts;
   choir_comm_sizes_t sizes;
   unsigned char* work;  // of backends with `post`: CHOIR_COMM_WORK_BYTES

@@ -137,6 +137,12 @@ static choir_status_t read_rendezvous(choir_comm_config_t* config,
   } else if (is_slurm) {
     CHOIR_TRY(slurm_rendezvous(config->rendezvous, room, &length));
   }
+  // $CHOIR_RENDEZVOUS_FD: the number of a socket that listens at the rendezvous
+  // address, which rank 0 got from the launcher that opened it. Not set: rank 0
+  // opens it.
+  bool is_inherited;
+  CHOIR_TRY(read_integer("CHOIR_RENDEZVOUS_FD", &is_inherited,
+                         &config->rendezvous_fd));
   if (length >= 0 && (size_t)length < room) return NULL;
   return CHOIR_ERROR(INVALID_ARGUMENT,
                      "environment: the rendezvous has %d characters; "

@@ -43,12 +43,16 @@ int32_t choir__members_count(const choir__members_t* members);
 // with rank 0, so that any two such sets have a member in common.
 bool choir__members_decide(const choir__members_t* members, int32_t size);
 
-// Where a member listens, as the owner wants it.
+// Where a process listens. IPv4's addresses are mapped into IPv6's.
+typedef struct choir__endpoint_s {
+  unsigned char address[16];
+  uint32_t port;
+} choir__endpoint_t;
+// A member, as the owner wants it.
 typedef struct choir__member_s {
-  uint32_t address;
-  uint16_t port;
-  uint16_t zeros_;
+  choir__endpoint_t at;
   int32_t pid;
+  uint64_t host;  // the same on those who see each other's processes
 } choir__member_t;
 enum { CHOIR__NEWCOMERS_MOST = 16 };  // of one generation
 

@@ -47,7 +47,7 @@ class World {
       choir__agreement_begin(&members_[Size(r)], &config);
       // Each knows of others who want to come.
       members_[Size(r)].wanted.newcomer_count = 1 + r % 3;
-      members_[Size(r)].wanted.newcomers[r % 3].port =
+      members_[Size(r)].wanted.newcomers[r % 3].at.port =
           static_cast<uint16_t>(100 + r);
     }
     loss_ = Share() * 0.4;
@@ -204,7 +204,7 @@ class Host {
       choir__agreement_begin(&members_[Size(r)], &config);
       // Each knows of others who want to come.
       members_[Size(r)].wanted.newcomer_count = 1 + r % 3;
-      members_[Size(r)].wanted.newcomers[r % 3].port =
+      members_[Size(r)].wanted.newcomers[r % 3].at.port =
           static_cast<uint16_t>(100 + r);
     }
   }

@@ -143,11 +143,17 @@ class ElasticRank {
   double slowest_ = 0;
 };
 
-// The ranks that are left say these words, each with its new rank.
-void Expect(int size, const Deaths& deaths, const std::string& words) {
-  if (choir_testing::InRank()) ElasticRank(deaths).Run();
+// The ranks that are left say these words, each with its new rank. Of several
+// hosts rank r is on host r % hosts.
+void Expect(int size, const Deaths& deaths, const std::string& words,
+            int hosts = 1) {
+  if (choir_testing::InRank()) {
+    if (hosts > 1)
+      setenv("CHOIR_HOST", ("h" + std::to_string(Rank() % hosts)).c_str(), 1);
+    ElasticRank(deaths).Run();
+  }
   ProcessGroup group;
-  choir_testing::StartRanks(&group, "shm", size);
+  choir_testing::StartRanks(&group, hosts > 1 ? "tcp" : "shm", size);
   const std::vector<ProcessResult> results = group.Wait(Patience(90));
   int rank = 0;
   for (int r = 0; r < size; ++r) {
@@ -187,6 +193,32 @@ TEST(ElasticTest, WhileTheyAgree) {
   Expect(7,
          {{1, {kBefore, 7}}, {0, {kLate, 1}}, {2, {kLate, 1}}, {5, {kLate, 1}}},
          "generation [2345], size 3");
+}
+
+// Over several hosts more than half have to be left, or half with rank 0.
+TEST(ElasticHostsTest, OneOfThree) {
+  Expect(3, {{1, {kBefore, 7}}}, "generation 2, size 2", 3);
+}
+TEST(ElasticHostsTest, TheFirst) {
+  Expect(3, {{0, {kBefore, 7}}}, "generation 2, size 2", 3);
+}
+TEST(ElasticHostsTest, TheSecondOfTwo) {
+  Expect(2, {{1, {kDuring, 11}}}, "generation 2, size 1", 2);
+}
+TEST(ElasticHostsTest, InTheMiddle) {
+  Expect(7, {{3, {kDuring, 20}}}, "generation 2, size 6", 3);
+}
+// All of a host; then one of those that share the other.
+TEST(ElasticHostsTest, AllOfAHost) {
+  Expect(4, {{1, {kBefore, 7}}, {3, {kBefore, 7}}, {2, {kBefore, 30}}},
+         "generation [34], size 1", 2);
+}
+TEST(ElasticHostsTest, OnTheWay) {
+  Expect(6, {{1, {kBefore, 7}}, {0, {kLost, 7}}}, "generation [23], size 4", 3);
+}
+TEST(ElasticHostsTest, WhileTheyAgree) {
+  Expect(7, {{1, {kBefore, 7}}, {0, {kLate, 1}}, {5, {kLate, 1}}},
+         "generation [234], size 4", 3);
 }
 
 }  // namespace

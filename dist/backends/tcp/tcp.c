@@ -403,6 +403,22 @@ static choir_status_t tcp_group(choir_comm_t* comm,
                                 const int32_t* ranks, uint64_t context,
                                 choir_comm_t** out_group);
 
+static bool tcp_address(const choir_comm_t* comm,
+                        unsigned char out_address[16]) {
+  const choir_tcp_comm_t* tcp = (const choir_tcp_comm_t*)comm;
+  const int32_t own = comm->peers[comm->rank].host_index;
+  for (int32_t r = 0; r < comm->size; ++r) {
+    struct sockaddr_storage address = {0};
+    socklen_t bytes = sizeof(address);
+    if (comm->peers[r].host_index == own ||
+        getsockname(tcp->links[r].control, (struct sockaddr*)&address, &bytes))
+      continue;
+    choir_tcp_write_address(&address, out_address);
+    return true;
+  }
+  return false;
+}
+
 static const choir_comm_vtable_t tcp_vtable = {
     .name = "tcp",
     .destroy = tcp_destroy,
@@ -419,6 +435,7 @@ static const choir_comm_vtable_t tcp_vtable = {
     .broadcast_fault = tcp_broadcast_fault,
     .peer_activity = tcp_peer_activity,
     .finalize = tcp_finalize,
+    .address = tcp_address,
 };
 
 static size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }

@@ -142,6 +142,9 @@ choir_status_t choir_tcp_meet(choir_tcp_comm_t* tcp,
 choir_status_t choir_tcp_meet_group(choir_tcp_comm_t* tcp,
                                     const choir_comm_config_t* config,
                                     int listener, const uint16_t* ports);
+// As IPv6's; IPv4's are mapped into these. tcp_sockets.c.
+void choir_tcp_write_address(const struct sockaddr_storage* address,
+                             unsigned char out[16]);
 // A socket that listens on any port of any interface.
 choir_status_t choir_tcp_listen(int* out_listener, uint16_t* out_port);
 

@@ -29,8 +29,8 @@ typedef struct entry_s {
 
 // ---- The rendezvous ----
 
-// The addresses of the rendezvous, for freeaddrinfo.
-static choir_status_t resolve(const char* text, struct addrinfo** out_found) {
+choir_status_t choir_tcp_resolve(const char* text,
+                                 struct addrinfo** out_found) {
   *out_found = NULL;
   char host[CHOIR_COMM_ADDRESS_BYTES];
   snprintf(host, sizeof(host), "%s", text);
@@ -194,20 +194,15 @@ choir_status_t choir__rendezvous_open(int* out_fd, uint16_t* out_port) {
 }
 
 static choir_status_t open_rendezvous(choir_tcp_join_t* join) {
-  // $CHOIR_RENDEZVOUS_FD: the number of a socket that listens at the rendezvous
-  // address, which rank 0 got from the launcher that opened it. Not set: rank 0
-  // opens it.
-  const char* inherited = getenv("CHOIR_RENDEZVOUS_FD");
-  if (inherited && inherited[0]) {
-    join->listener = fcntl(atoi(inherited), F_DUPFD_CLOEXEC, 0);
-    if (join->listener < 0)
-      return choir_tcp_socket_error("CHOIR_RENDEZVOUS_FD");
+  if (join->config->rendezvous_fd > 0) {
+    join->listener = fcntl(join->config->rendezvous_fd, F_DUPFD_CLOEXEC, 0);
+    if (join->listener < 0) return choir_tcp_socket_error("rendezvous_fd");
     fcntl(join->listener, F_SETFL, O_NONBLOCK);
     return NULL;
   }
   struct sockaddr_storage address;
   struct addrinfo* found;
-  CHOIR_TRY(resolve(join->config->rendezvous, &found));
+  CHOIR_TRY(choir_tcp_resolve(join->config->rendezvous, &found));
   copy_address(found, &address);
   freeaddrinfo(found);
   return choir_tcp_listen_at(choir_tcp_port_of(&address), &join->listener);
@@ -278,7 +273,7 @@ static choir_status_t call_rank_0(choir_tcp_join_t* join,
                                   struct sockaddr_storage* out_address,
                                   int* out_socket) {
   struct addrinfo* found;
-  CHOIR_TRY(resolve(join->config->rendezvous, &found));
+  CHOIR_TRY(choir_tcp_resolve(join->config->rendezvous, &found));
   choir_status_t status = NULL;
   while (!status && *out_socket < 0) {
     status = try_rank_0(join, found, out_address, out_socket);

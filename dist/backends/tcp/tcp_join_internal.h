@@ -89,15 +89,18 @@ choir_tcp_moved_t choir_tcp_move_all(int socket, void* data, size_t bytes,
 uint16_t choir_tcp_port_of(const struct sockaddr_storage* address);
 void choir_tcp_set_port(struct sockaddr_storage* address, uint16_t port);
 bool choir_tcp_is_loopback(const struct sockaddr_storage* address);
-// As IPv6's; IPv4's are mapped into these.
-void choir_tcp_write_address(const struct sockaddr_storage* address,
-                             unsigned char out[16]);
 void choir_tcp_read_address(const unsigned char in[16],
                             struct sockaddr_storage* out_address);
 // "10.0.0.1:4711", "[fe80::1]:4711".
 #define CHOIR_TCP_ADDRESS_TEXT_BYTES (INET6_ADDRSTRLEN + 8)
 const char* choir_tcp_print_address(const struct sockaddr_storage* address,
                                     char text[CHOIR_TCP_ADDRESS_TEXT_BYTES]);
+
+// ---- tcp_join.c ----
+
+// The addresses of a rendezvous, for freeaddrinfo.
+struct addrinfo;
+choir_status_t choir_tcp_resolve(const char* text, struct addrinfo** out_found);
 
 // ---- tcp_handshake.c ----
 

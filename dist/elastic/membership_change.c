@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+// A change: members that are left agree on the next generation, take newcomers
+// in, and meet.
+#include <errno.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "dist/board_internal.h"
+#include "dist/comm_internal.h"
+#include "dist/comm_mac_internal.h"
+#include "dist/elastic/membership_internal.h"
+
+// One who notices a loss gives those of lower ranks this time to propose.
+static const double patience_seconds = 0.2;
+static const double turn_seconds = 0.005;
+// Ranks that agreed come at the same time; who does not has ended since.
+static const double join_seconds = 5;
+// Where too few are there to go on, they wait for so many of the
+// communicator's deadlines, and say so this often.
+static const double waiting_deadlines = 10;
+static const double telling_seconds = 10;
+
+typedef struct change_s {
+  choir__membership_t* membership;
+  choir_comm_t* comm;  // the caller's
+  // Of this generation's ranks, [size]: those there, -1: it has come since.
+  int32_t ranks[CHOIR__MEMBERS_MOST];
+  bool has_come;  // this member itself
+  double start;
+} change_t;
+
+static void wait_a_turn(choir__membership_t* membership) {
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_nsec += (long)(turn_seconds * 1e9);
+  until.tv_sec += until.tv_nsec / 1000000000;
+  until.tv_nsec %= 1000000000;
+  pthread_cond_timedwait(&membership->heard, &membership->mutex, &until);
+}
+
+// False where it cannot be known.
+static bool has_ended(const choir__membership_t* membership,
+                      const choir__member_t* member) {
+  return member->host == membership->own.host && kill(member->pid, 0) &&
+         errno == ESRCH;
+}
+
+static bool is_gone(const change_t* change, int32_t rank) {
+  const int32_t before = change->ranks[rank];
+  if (before < 0)
+    return has_ended(change->membership, &change->membership->members[rank]);
+  return atomic_load(&change->comm->peers[before].presence) ==
+         CHOIR_COMM_PEER_GONE;
+}
+
+// Those who have asked and are still there.
+static void want_newcomers(choir__membership_t* membership,
+                           choir__decision_t* wanted) {
+  const int count = atomic_load(&membership->newcomer_count);
+  int32_t left = 0;
+  for (int i = 0; i < count; ++i)
+    if (!has_ended(membership, &membership->newcomers[i]))
+      membership->newcomers[left++] = membership->newcomers[i];
+  atomic_store(&membership->newcomer_count, left);
+  wanted->newcomer_count = left;
+  memcpy(wanted->newcomers, membership->newcomers,
+         (size_t)left * sizeof(choir__member_t));
+}
+
+// With the mutex held: one look at who is there, and one turn.
+static void take_turn(const change_t* change, double waited) {
+  choir__membership_t* membership = change->membership;
+  choir__agreement_t* agreement = &membership->agreement;
+  const double now = choir_clock_seconds();
+  want_newcomers(membership, &agreement->wanted);
+  int32_t lower = 0;
+  for (int32_t r = 0; r < membership->size; ++r) {
+    const bool gone = r != membership->rank && is_gone(change, r);
+    if (gone) choir__agreement_note_gone(agreement, r, now);
+    lower += r < membership->rank && !gone;
+  }
+  if (waited >= lower * patience_seconds)
+    choir__agreement_propose(agreement, now);
+  choir__agreement_tick(agreement, now);
+}
+
+// "2 of 4 members did not answer in 3.1 s (ranks 0 and 1)"
+static void describe_missing(const change_t* change, double waited, char* text,
+                             size_t bytes) {
+  const choir__membership_t* membership = change->membership;
+  char ranks[128];
+  bool flags[CHOIR__MEMBERS_MOST];
+  int32_t missing = 0;
+  for (int32_t r = 0; r < membership->size; ++r) {
+    flags[r] = r != membership->rank &&
+               !choir__members_has(&membership->agreement.replies, r);
+    missing += flags[r];
+  }
+  choir__comm_rank_list(flags, membership->size, ranks, sizeof(ranks));
+  snprintf(text, bytes, "%d of %d members did not answer in %.1f s (%s)",
+           missing, membership->size, waited, ranks);
+}
+
+// Too few are there: it waits for the others, as they may go on without it.
+static choir_status_t note_waiting(const change_t* change, double waited,
+                                   double* next) {
+  const choir__membership_t* membership = change->membership;
+  const choir_comm_t* comm = change->comm;
+  const long long generation = (long long)membership->generation + 1;
+  const double limit = comm->silence + waiting_deadlines * comm->deadline;
+  char missing[256];
+  if (waited < *next) return NULL;
+  *next = waited + telling_seconds;
+  describe_missing(change, waited, missing, sizeof(missing));
+  if (waited > limit)
+    return CHOIR_ERROR(
+        TIMEOUT,
+        "elastic: generation %lld: %s, too many to go on without "
+        "them",
+        generation, missing);
+  choir_log(CHOIR_LOG_WARNING, "dist",
+            "elastic: generation %lld: %s; waiting, as those who are here are "
+            "too few to go on",
+            generation, missing);
+  return NULL;
+}
+
+static choir_status_t agree(const change_t* change) {
+  choir__membership_t* membership = change->membership;
+  const choir_comm_t* comm = change->comm;
+  const choir__agreement_config_t config = {
+      .generation = membership->generation,
+      .rank = membership->rank,
+      .size = membership->size,
+      .limit = comm->silence,
+      .again = CHOIR__AGAIN_SECONDS,
+      .gone_is_ended =
+          comm->hosts.count == 1 && choir__membership_is_local(membership),
+      .send = choir__messages_send,
+      .self = membership};
+  const double start = choir_clock_seconds();
+  double next = comm->silence + 1;
+  choir_status_t status = NULL;
+  pthread_mutex_lock(&membership->mutex);
+  choir__agreement_begin(&membership->agreement, &config);
+  membership->is_open = true;
+  while (!status) {
+    const double waited = choir_clock_seconds() - start;
+    take_turn(change, waited);
+    if (membership->agreement.phase == CHOIR__AGREE_DONE) break;
+    status = note_waiting(change, waited, &next);
+    wait_a_turn(membership);
+  }
+  membership->is_open = false;
+  pthread_mutex_unlock(&membership->mutex);
+  return status;
+}
+
+static choir_status_t keep_decision(choir__membership_t* membership) {
+  const int64_t count = membership->generation;
+  if (count > membership->capacity) {
+    const int64_t capacity = 2 * count;
+    const size_t before =
+        (size_t)membership->capacity * sizeof(choir__decision_t);
+    const size_t bytes = (size_t)capacity * sizeof(choir__decision_t);
+    void* memory = NULL;
+    CHOIR_TRY(
+        choir_allocate(membership->allocator, bytes, "decisions", &memory));
+    memset(memory, 0, bytes);
+    if (before) memcpy(memory, membership->decisions, before);
+    choir_deallocate(membership->allocator, membership->decisions, before);
+    membership->decisions = memory;
+    membership->capacity = capacity;
+  }
+  membership->decisions[count - 1] = membership->agreement.decision;
+  return NULL;
+}
+
+// One that was taken in has not to ask any more.
+static void drop_newcomer(choir__membership_t* membership,
+                          const choir__member_t* taken) {
+  const int count = atomic_load(&membership->newcomer_count);
+  for (int i = 0; i < count; ++i) {
+    choir__member_t* newcomer = &membership->newcomers[i];
+    if (!choir__endpoint_equal(&newcomer->at, &taken->at)) continue;
+    *newcomer = membership->newcomers[count - 1];
+    atomic_store(&membership->newcomer_count, count - 1);
+    return;
+  }
+}
+
+// This member's place in the generation that was agreed on.
+static void renumber(change_t* change, const choir__decision_t* decision) {
+  choir__membership_t* membership = change->membership;
+  const int32_t rank = membership->rank;
+  int32_t size = 0;
+  for (int32_t r = 0; r < membership->size; ++r) {
+    if (!choir__members_has(&decision->members, r)) continue;
+    if (r == rank) membership->rank = size;
+    membership->members[size] = membership->members[r];
+    change->ranks[size++] = change->ranks[r];
+  }
+  for (int32_t i = 0; i < decision->newcomer_count; ++i) {
+    drop_newcomer(membership, &decision->newcomers[i]);
+    membership->members[size] = decision->newcomers[i];
+    change->ranks[size++] = -1;
+  }
+  membership->size = size;
+  ++membership->generation;
+  for (int32_t r = size - decision->newcomer_count; r < size; ++r) {
+    choir__messages_greet(membership, CHOIR__GREETING_WELCOME, r,
+                          &membership->members[r].at);
+  }
+}
+
+// The others did not hear of this member in time, and went on.
+static void become_newcomer(change_t* change) {
+  choir__membership_t* membership = change->membership;
+  change->has_come = true;
+  membership->generation = 0;
+  choir__membership_note(membership);
+  for (int32_t r = 0; r < CHOIR__MEMBERS_MOST; ++r) change->ranks[r] = -1;
+}
+
+static choir_status_t enter_generation(change_t* change) {
+  choir__membership_t* membership = change->membership;
+  const choir__decision_t* decision = &membership->agreement.decision;
+  choir_status_t status = NULL;
+  pthread_mutex_lock(&membership->mutex);
+  if (!choir__members_has(&decision->members, membership->rank)) {
+    become_newcomer(change);
+  } else {
+    status = keep_decision(membership);
+    if (!status) renumber(change, decision);
+  }
+  pthread_mutex_unlock(&membership->mutex);
+  return status;
+}
+
+// ---- Of one who comes ----
+
+static void ask(const choir__membership_t* membership,
+                const choir__endpoint_t* at) {
+  if (at->port && !choir__endpoint_equal(at, &membership->own.at))
+    choir__messages_greet(membership, CHOIR__GREETING_JOIN, -1, at);
+}
+
+static void ask_board(const choir__membership_t* membership) {
+  choir_board_t* board = choir__board();
+  choir__endpoint_t at = membership->own.at;
+  for (int32_t r = 0; board && r < board->size; ++r) {
+    const choir_board_slot_t* slot = &board->slots[r];
+    at.port = atomic_load(&slot->member_port);
+    if (atomic_load(&slot->is_member)) ask(membership, &at);
+  }
+}
+
+static void ask_listed(const choir__membership_t* membership) {
+  const char* path = getenv("CHOIR_MEMBERS");
+  FILE* file = path && path[0] ? fopen(path, "re") : NULL;
+  char line[2 * CHOIR__ENDPOINT_TEXT_BYTES];
+  while (file && fgets(line, sizeof(line), file)) {
+    choir__endpoint_t at;
+    line[strcspn(line, "\n")] = 0;
+    if (choir__endpoint_parse(line, &at)) ask(membership, &at);
+  }
+  if (file) fclose(file);
+}
+
+// All it knows: who left it out, who is on the board, and who is on other
+// hosts.
+static void ask_to_join(const choir__membership_t* membership) {
+  for (int32_t r = 0; r < membership->size; ++r)
+    ask(membership, &membership->members[r].at);
+  ask_board(membership);
+  ask_listed(membership);
+}
+
+// Until it is a member.
+static choir_status_t arrive(const change_t* change) {
+  choir__membership_t* membership = change->membership;
+  const double limit = change->comm->deadline;
+  const double start = choir_clock_seconds();
+  double asked = 0;
+  choir_status_t status = NULL;
+  pthread_mutex_lock(&membership->mutex);
+  while (membership->generation == 0 && !status) {
+    const double now = choir_clock_seconds();
+    if (membership->is_turned_away)
+      status = CHOIR_ERROR(FAILED_PRECONDITION,
+                           "elastic: this worker's model or settings are not "
+                           "those of the run");
+    else if (now - start > limit)
+      status = CHOIR_ERROR(TIMEOUT,
+                           "elastic: no worker of the run has taken this one "
+                           "in within %.1f s",
+                           limit);
+    if (now - asked > CHOIR__AGAIN_SECONDS) {
+      ask_to_join(membership);
+      asked = now;
+    }
+    wait_a_turn(membership);
+  }
+  pthread_mutex_unlock(&membership->mutex);
+  return status;
+}
+
+// ---- The communicator ----
+
+// Of this generation's communicator: the run's, and its number through a
+// one-way function.
+static choir_status_t make_id(const choir__membership_t* membership,
+                              choir_comm_id_t* out_id) {
+  choir__comm_mac_t mac;
+  CHOIR_TRY(choir__comm_mac_make(&membership->id, "generation",
+                                 &membership->generation,
+                                 sizeof(membership->generation), &mac));
+  sodium_bin2hex(out_id->text, sizeof(out_id->text), mac.bytes,
+                 (sizeof(out_id->text) - 1) / 2);
+  return NULL;
+}
+
+static choir_status_t join(const change_t* change, choir_comm_t** out_comm) {
+  const choir__membership_t* membership = change->membership;
+  const choir_comm_t* before = change->comm;
+  const bool is_local = choir__membership_is_local(membership);
+  choir_comm_config_t config = {
+      .backend = membership->size == 1 ? "self"
+                 : is_local            ? "shm"
+                                       : "tcp",
+      .rank = membership->rank,
+      .size = membership->size,
+      .deadline =
+          before->deadline < join_seconds ? before->deadline : join_seconds,
+      .silence = before->silence,
+      .segment_bytes = before->segment_bytes,
+      .device = before->device,
+      .encrypt = before->encrypt,
+      .rendezvous_fd =
+          membership->rank == 0 ? membership->sockets.listener : 0};
+  choir__endpoint_print(&membership->members[0].at, config.rendezvous);
+  CHOIR_TRY(make_id(membership, &config.id));
+  CHOIR_TRY(choir_comm_create(&config, out_comm));
+  (*out_comm)->deadline = before->deadline;
+  return NULL;
+}
+
+// "rank 1 (host h, pid 7) is gone, "
+static void tell_lost(const change_t* change, char* text, size_t bytes) {
+  const choir_comm_t* before = change->comm;
+  for (int32_t r = 0; r < before->size; ++r) {
+    bool is_there = false;
+    for (int32_t i = 0; i < change->membership->size; ++i)
+      is_there = is_there || change->ranks[i] == r;
+    if (is_there) continue;
+    const choir_comm_peer_t* peer = &before->peers[r];
+    const bool gone = atomic_load(&peer->presence) == CHOIR_COMM_PEER_GONE;
+    choir__text_append(text, bytes, peer->text);
+    choir__text_append(text, bytes, gone ? " is gone, " : " did not answer, ");
+  }
+}
+
+static void tell_come(const change_t* change, char* text, size_t bytes) {
+  for (int32_t i = 0; i < change->membership->size; ++i) {
+    if (change->ranks[i] >= 0) continue;
+    choir__text_append(text, bytes, "process ");
+    choir__text_append_number(text, bytes,
+                              (uint64_t)change->membership->members[i].pid);
+    choir__text_append(text, bytes, " has come, ");
+  }
+}
+
+static void describe(const change_t* change, choir__change_t* out_change) {
+  const choir__membership_t* membership = change->membership;
+  char* text = out_change->text;
+  const size_t bytes = sizeof(out_change->text);
+  out_change->generation = membership->generation;
+  out_change->has_come = change->has_come;
+  out_change->seconds = choir_clock_seconds() - change->start;
+  snprintf(text, bytes, "generation %lld: ", (long long)membership->generation);
+  if (change->has_come) {
+    choir__text_append(text, bytes, "this worker has come, ");
+  } else {
+    tell_lost(change, text, bytes);
+    tell_come(change, text, bytes);
+  }
+  choir__text_append_number(text, bytes, (uint64_t)membership->size);
+  choir__text_append(
+      text, bytes,
+      membership->size == 1 ? " worker goes on" : " workers go on");
+}
+
+// Until the members of a generation have met, of whom more may be lost.
+static choir_status_t make_generation(change_t* change,
+                                      choir_comm_t** out_comm) {
+  for (;;) {
+    if (choir__membership_is_newcomer(change->membership)) {
+      CHOIR_TRY(arrive(change));
+    } else {
+      CHOIR_TRY(agree(change));
+      CHOIR_TRY(enter_generation(change));
+      if (choir__membership_is_newcomer(change->membership)) continue;
+    }
+    choir_status_t status = join(change, out_comm);
+    if (!status) return NULL;
+    const choir_status_code_t code = choir_status_code(status);
+    if (code != CHOIR_STATUS_ABORTED && code != CHOIR_STATUS_TIMEOUT)
+      return status;
+    choir_status_free(status);
+  }
+}
+
+choir_status_t choir__membership_change(choir__membership_t* membership,
+                                        choir_comm_t* comm,
+                                        choir_comm_t** out_comm,
+                                        choir__change_t* out_change) {
+  *out_comm = NULL;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(membership->allocator, sizeof(change_t), "a change",
+                           &memory));
+  change_t* change = memory;
+  change->membership = membership;
+  change->comm = comm;
+  change->has_come = choir__membership_is_newcomer(membership);
+  change->start = choir_clock_seconds();
+  for (int32_t r = 0; r < CHOIR__MEMBERS_MOST; ++r)
+    change->ranks[r] = change->has_come || r >= comm->size ? -1 : r;
+  choir_status_t status = make_generation(change, out_comm);
+  if (!status) describe(change, out_change);
+  choir_deallocate(membership->allocator, memory, sizeof(change_t));
+  return status;
+}
