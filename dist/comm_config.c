@@ -244,7 +244,13 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
                          "digits",
                          strlen(id));
   }
+  // $CHOIR_NEWCOMER: 1: this worker comes to an elastic run that is under way;
+  // launchers set it. Not set: Choir's own launcher says it on its board.
+  bool is_given;
+  int32_t is_newcomer;
+  CHOIR_TRY(read_integer("CHOIR_NEWCOMER", &is_given, &is_newcomer));
   const choir_board_slot_t* slot = choir__board_slot();
-  out_config->is_newcomer = slot && atomic_load(&slot->restarts) > 0;
+  out_config->is_newcomer =
+      is_newcomer == 1 || (slot && atomic_load(&slot->restarts) > 0);
   return renew_id(&out_config->id);
 }

@@ -134,8 +134,8 @@ static choir_status_t work(const train_task_t* task,
   if (ended.is_rank) watch_terminate();
   CHOIR_TRY(join(options, &comm));
   ended.comm = &comm;
-  // Every rank would say the same.
-  if (choir_comm_rank(comm) == 0 && !choir_comm_is_newcomer(comm))
+  // Every rank would say the same, but where rank 0 may be lost.
+  if (options->elastic || choir_comm_rank(comm) == 0)
     choir_log_set_sink(log_to_stderr, NULL, CHOIR_LOG_WARNING);
   choir_status_t status = trainer_run(task, options, &comm);
   if (status)
@@ -219,10 +219,10 @@ static int launch_mpi(const train_options_t* options, int argc, char** argv) {
 
 static choir_status_t check_elastic(const train_options_t* options) {
   if (!options->elastic) return NULL;
-  if (ended.is_rank || options->launcher == TRAIN_LAUNCHER_MPI)
+  if (getenv("OMPI_COMM_WORLD_SIZE") || options->launcher == TRAIN_LAUNCHER_MPI)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "--elastic is for workers that this program starts; "
-                       "another launcher ends all when one is killed");
+                       "--elastic is not for workers of mpiexec, which ends "
+                       "all when one is killed");
   const char* other = options->timeline        ? "--timeline"
                       : options->trace_digests ? "--trace-digests"
                       : options->plan          ? "--plan"

@@ -3,6 +3,7 @@
 #include "dist/elastic/membership_def.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -43,24 +44,30 @@ static choir_status_t start_thread(choir__membership_t* membership) {
   return NULL;
 }
 
-// Adds it to the members that newcomers of other hosts may ask.
-static void list_member(const choir__membership_t* membership) {
-  // $CHOIR_MEMBERS: not for users: a file of an elastic run over several hosts,
-  // with a line ADDRESS:PORT for each worker that is or was a member; workers
-  // add theirs, and ask those in it to be taken in. Not set: newcomers find
-  // members on the launcher's board.
+// For newcomers of other hosts, who ask them.
+static void list_members(const choir__membership_t* membership) {
+  // $CHOIR_MEMBERS: not for users: a file on this host with a line ADDRESS:PORT
+  // for each member of an elastic run, whom newcomers ask to be taken in;
+  // members write it. Not set: newcomers find members on the launcher's board.
   const char* path = getenv("CHOIR_MEMBERS");
-  FILE* file = path && path[0] ? fopen(path, "ae") : NULL;
+  if (!path || !path[0]) return;
+  char written[PATH_MAX];
+  snprintf(written, sizeof(written), "%s.%d", path, (int)membership->own.pid);
+  FILE* file = fopen(written, "we");
   if (!file) return;
-  char text[CHOIR__ENDPOINT_TEXT_BYTES];
-  fprintf(file, "%s\n", choir__endpoint_print(&membership->own.at, text));
-  fclose(file);
+  for (int32_t r = 0; r < membership->size; ++r) {
+    char text[CHOIR__ENDPOINT_TEXT_BYTES];
+    fprintf(file, "%s\n",
+            choir__endpoint_print(&membership->members[r].at, text));
+  }
+  // Whole, or as it was.
+  if (fclose(file) || rename(written, path)) unlink(written);
 }
 
 void choir__membership_note(const choir__membership_t* membership) {
   choir_board_slot_t* slot = choir__board_slot();
   if (slot) atomic_store(&slot->is_member, membership->generation > 0);
-  if (membership->generation > 0) list_member(membership);
+  if (membership->generation > 0) list_members(membership);
 }
 
 static choir_status_t open(choir__membership_t* membership,

@@ -213,6 +213,7 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
   }
   membership->size = size;
   ++membership->generation;
+  choir__membership_note(membership);
   for (int32_t r = size - decision->newcomer_count; r < size; ++r) {
     choir__messages_greet(membership, CHOIR__GREETING_WELCOME, r,
                           &membership->members[r].at);
