@@ -54,10 +54,14 @@ class ElasticTest(harness.ProgramTest):
                 *RUN, "--reproducible", "--workers", 1, "--data", self.data
             )
         )
-        for workers, victims in ((4, [2]), (3, [0, 1]), (6, [4, 0, 2, 1])):
+        for workers, victims, comm in (
+            (4, [2], "auto"),
+            (3, [0, 1], "tcp"),
+            (6, [4, 0, 2, 1], "auto"),
+        ):
             with self.subTest(workers=workers, victims=victims):
                 status, out, err, pids = self.run_with_deaths(
-                    workers, victims, "--reproducible"
+                    workers, victims, "--reproducible", "--comm", comm
                 )
                 self.assertEqual((status, err), (0, ""), out)
                 self.assertEqual(DIGEST.findall(out)[-1], whole[-1])
@@ -159,8 +163,7 @@ class ElasticTest(harness.ProgramTest):
         for status, words, flags in (
             (1, "whole states", ("--shard-optimizer",)),
             (1, "keeps something", ("--dist-option", "sparseTopK")),
-            (1, "here is comm tcp", ("--comm", "tcp")),
-            (2, "another launcher", ("--launcher", "mpi")),
+            (2, "not for workers of mpiexec", ("--launcher", "mpi")),
             (2, "not with --elastic", ("--timeline", self.path("t.json"))),
         ):
             got, _, err = self.run_program(
