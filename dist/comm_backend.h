@@ -379,6 +379,7 @@ struct choir_comm_s {
   choir_device_t* device;  // likewise
   choir_comm_id_t id;      // by which ranks met; empty: by none
   bool is_newcomer;        // of a run with that id
+  bool warns;              // of a peer that is late, before it is too late
   bool encrypt;            // of the config, as the next
   char rendezvous[CHOIR_COMM_ADDRESS_BYTES];
   choir_comm_place_t hosts;
@@ -455,6 +456,7 @@ typedef struct choir_comm_wait_s {
   int32_t rank;
   double last;
   double waited;
+  bool has_told;  // that it is long
   choir_span_t span;
 } choir_comm_wait_t;
 void choir__comm_wait_begin(choir_comm_t* comm, choir_comm_wait_t* wait,

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "dist/board_internal.h"
 #include "dist/comm_internal.h"
 
@@ -204,6 +205,7 @@ void choir__comm_wait_begin(choir_comm_t* comm, choir_comm_wait_t* wait,
   wait->rank = rank;
   wait->last = choir_clock_seconds();
   wait->waited = 0;
+  wait->has_told = false;
   wait->span = choir_span_begin(CHOIR_SPAN_WAIT);
   note_waiting(comm, rank);
 }
@@ -228,22 +230,52 @@ static double peer_silence(const choir_comm_t* comm, int32_t rank) {
   return 1e-3 * atomic_load(&comm->peers[rank].silent_ms);
 }
 
+// A peer that missed several beats is more than late.
+static bool is_silent(const choir_comm_t* comm, int32_t rank) {
+  const double silence = peer_silence(comm, rank);
+  return silence > comm->silence || silence > 4 * comm->watch.interval + 0.2;
+}
+
+// Where the awaited peer is in this operation itself, it waits for another: one
+// that is silent, or has not come.
+static int32_t find_culprit(choir_comm_t* comm, int32_t awaited) {
+  choir_activity_t activity;
+  choir__comm_peer_activity(comm, awaited, &activity);
+  if (activity.kind < 0 || activity.sequence != comm->run.sequence ||
+      choir__collective(activity.kind)->is_pair)
+    return awaited;
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (r != comm->rank && is_silent(comm, r)) return r;
+  for (int32_t r = 0; r < comm->size; ++r) {
+    choir__comm_peer_activity(comm, r, &activity);
+    if (r != comm->rank && activity.sequence < comm->run.sequence) return r;
+  }
+  return awaited;
+}
+
+// One rank tells it for all that wait.
+static void tell_late(choir_comm_t* comm, choir_comm_wait_t* wait) {
+  wait->has_told = true;
+  const int32_t late = find_culprit(comm, wait->rank);
+  if (comm->rank != (late == 0 ? 1 : 0)) return;
+  choir_log(CHOIR_LOG_WARNING, "dist",
+            "%s is late: %s has waited %.1f s for it, and waits for %.1f s",
+            comm->peers[late].text, comm->peers[comm->rank].text, wait->waited,
+            comm->deadline);
+}
+
 bool choir__comm_wait_is_over(choir_comm_t* comm, choir_comm_wait_t* wait) {
   double now = choir_clock_seconds();
   double slice = now - wait->last;
   wait->last = now;
   wait->waited += slice < max_slice ? slice : max_slice;
+  if (comm->warns && !wait->has_told && wait->waited > comm->deadline / 2)
+    tell_late(comm, wait);
   if (comm->vtable->poll_faults) comm->vtable->poll_faults(comm);
   return atomic_load(&comm->faults.broken) ||
          atomic_load(&comm->faults.peer_broken) ||
          find_missing_peer(comm) >= 0 || wait->waited > comm->deadline ||
          peer_silence(comm, wait->rank) > comm->silence;
-}
-
-// A peer that missed several beats is more than late.
-static bool is_silent(const choir_comm_t* comm, int32_t rank) {
-  const double silence = peer_silence(comm, rank);
-  return silence > comm->silence || silence > 4 * comm->watch.interval + 0.2;
 }
 
 bool choir__comm_wait_is_late(const choir_comm_t* comm,
@@ -301,23 +333,6 @@ static choir_status_t break_by_deadline(choir_comm_t* comm,
       comm->peers[comm->rank].text, wait->waited, comm->peers[wait->rank].text,
       comm->watch.has_heartbeat ? "alive but " : "not known to be alive and ",
       same ? "makes no progress" : "has not come to this operation", state);
-}
-
-// Where the awaited peer is in this operation itself, it waits for another: one
-// that is silent, or has not come.
-static int32_t find_culprit(choir_comm_t* comm, int32_t awaited) {
-  choir_activity_t activity;
-  choir__comm_peer_activity(comm, awaited, &activity);
-  if (activity.kind < 0 || activity.sequence != comm->run.sequence ||
-      choir__collective(activity.kind)->is_pair)
-    return awaited;
-  for (int32_t r = 0; r < comm->size; ++r)
-    if (r != comm->rank && is_silent(comm, r)) return r;
-  for (int32_t r = 0; r < comm->size; ++r) {
-    choir__comm_peer_activity(comm, r, &activity);
-    if (r != comm->rank && activity.sequence < comm->run.sequence) return r;
-  }
-  return awaited;
 }
 
 choir_status_t choir__comm_wait_fail(choir_comm_t* comm,

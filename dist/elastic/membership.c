@@ -85,6 +85,7 @@ static choir_status_t open(choir__membership_t* membership,
     CHOIR_TRY(choir_comm_all_gather(comm, own, membership->members,
                                     sizeof(*own), CHOIR_DTYPE_U8, "members"));
   choir__membership_note(membership);
+  comm->warns = true;
   return start_thread(membership);
 }
 

@@ -349,6 +349,7 @@ static choir_status_t join(const change_t* change, choir_comm_t** out_comm) {
   CHOIR_TRY(make_id(membership, &config.id));
   CHOIR_TRY(choir_comm_create(&config, out_comm));
   (*out_comm)->deadline = before->deadline;
+  (*out_comm)->warns = true;
   return NULL;
 }
 
@@ -370,9 +371,14 @@ static void tell_lost(const change_t* change, char* text, size_t bytes) {
 static void tell_come(const change_t* change, char* text, size_t bytes) {
   for (int32_t i = 0; i < change->membership->size; ++i) {
     if (change->ranks[i] >= 0) continue;
+    const choir__member_t* member = &change->membership->members[i];
+    char at[CHOIR__ENDPOINT_TEXT_BYTES];
     choir__text_append(text, bytes, "process ");
-    choir__text_append_number(text, bytes,
-                              (uint64_t)change->membership->members[i].pid);
+    choir__text_append_number(text, bytes, (uint64_t)member->pid);
+    if (member->host != change->membership->own.host) {
+      choir__text_append(text, bytes, " at ");
+      choir__text_append(text, bytes, choir__endpoint_print(&member->at, at));
+    }
     choir__text_append(text, bytes, " has come, ");
   }
 }
