@@ -129,6 +129,7 @@ static void detach(choir_updater_t* updater) {
   // It waits for operations that still use the buckets.
   choir_stream_release(dist->background);
   dist->background = NULL;
+  choir__elastic_drop_kept(dist, &dist->kept);
   choir__strategy_detach(dist->strategy);
   drop_mirror(dist);
   choir__shards_destroy(dist->shards);
@@ -304,7 +305,7 @@ static choir_status_t use(choir_dist_opt_t* dist,
 
 static choir_status_t begin_step(choir_updater_t* updater, int64_t step) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
-  CHOIR_TRY(choir__elastic_begin_step(dist));
+  CHOIR_TRY(choir__elastic_begin_step(dist, step));
   choir_optimizer_begin_step(dist->optimizer, step);
   if (!dist->attached || !dist->strategy->def->measure) return NULL;
   choir_link_t link;

@@ -7,6 +7,7 @@
 // whole; who is behind gets it from one that is not.
 #include <string.h>
 
+#include "dist/activity_internal.h"
 #include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
@@ -19,7 +20,8 @@ typedef struct handed_s {
   choir_param_set_t* params;
   choir_tensor_t** tensors;  // [count] the parameters', then the states
   size_t count;
-  size_t bytes;  // of this memory
+  size_t bytes;        // of this memory
+  choir__kept_t kept;  // of the strategy
 } handed_t;
 
 // ---- Whether it can be ----
@@ -35,35 +37,107 @@ static choir_status_t check(const choir_dist_opt_t* dist) {
   if (dist->config.shard) return refuse("needs whole states (shard is set)");
   if (dist->config.backward_passes_per_step > 1)
     return refuse("needs one pass per step");
-  if (!def->combine && !def->states && !def->measure) return NULL;
+  const bool keeps_more = def->states && !def->has_own_states;
+  if (!def->combine && !keeps_more && !def->measure) return NULL;
   return CHOIR_ERROR(UNIMPLEMENTED,
-                     "dist_opt: elastic with %s, which keeps something from "
-                     "step to step on each rank; use fp32, fp16 or bf16",
+                     "dist_opt: elastic with %s, which keeps more from step to "
+                     "step than what was not sent; use fp32, fp16, bf16, "
+                     "sparseTopK, sparseThreshold or dgc",
                      choir_strategy_def_option(def));
 }
 
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
                                    const choir__common_t* mine) {
   if (!dist->config.elastic) return NULL;
+  choir__elastic_drop_kept(dist, &dist->kept);
   CHOIR_TRY(check(dist));
   if (dist->membership) return NULL;
   return choir__membership_create(dist->comm, choir__agree_hash(mine),
                                   &dist->membership);
 }
 
+// ---- What the strategy keeps ----
+
+void choir__elastic_drop_kept(const choir_dist_opt_t* dist,
+                              choir__kept_t* kept) {
+  for (size_t i = 0; i < 2 * kept->count; ++i)
+    choir_tensor_release(kept->before[i]);
+  choir_deallocate(dist->allocator, kept->before, kept->bytes);
+  *kept = (choir__kept_t){0};
+}
+
+// From now on the tensors of the strategy that there is.
+static choir_status_t list_kept(choir_dist_opt_t* dist, size_t count) {
+  choir__kept_t* kept = &dist->kept;
+  const size_t bytes =
+      count * (2 * sizeof(choir_tensor_t*) + sizeof(choir_named_tensor_t));
+  void* memory = NULL;
+  CHOIR_TRY(
+      choir_allocate(dist->allocator, bytes, "states of a strategy", &memory));
+  memset(memory, 0, bytes);
+  *kept = (choir__kept_t){
+      .count = count, .bytes = bytes, .before = memory, .step = -1};
+  kept->now = kept->before + count;
+  choir_named_tensor_t* named =
+      (choir_named_tensor_t*)(void*)(kept->now + count);
+  choir__strategy_states(dist->strategy, named);
+  for (size_t i = 0; i < count; ++i) {
+    kept->now[i] = named[i].tensor;
+    choir_tensor_retain(kept->now[i]);
+  }
+  return NULL;
+}
+
+static choir_status_t copy_states(const choir_dist_opt_t* dist, size_t count,
+                                  choir_tensor_t** from, choir_tensor_t** to) {
+  choir_stream_t* stream = choir_device_stream(dist->device);
+  for (size_t i = 0; i < count; ++i)
+    CHOIR_TRY(
+        choir_op_run(stream, CHOIR_OP_COPY, &from[i], 1, NULL, false, &to[i]));
+  return NULL;
+}
+
+// What it has before step `step`, which may be taken back.
+static choir_status_t keep_states(choir_dist_opt_t* dist, int64_t step) {
+  const size_t count = choir__strategy_states(dist->strategy, NULL);
+  if (count == 0) return NULL;
+  if (dist->kept.count == 0) CHOIR_TRY(list_kept(dist, count));
+  dist->kept.step = step;
+  return copy_states(dist, count, dist->kept.now, dist->kept.before);
+}
+
+// What this rank has not sent yet, after `step` steps. One who was behind has
+// sent all of the step that the others have made.
+static choir_status_t hand_on_kept(choir_dist_opt_t* dist,
+                                   const choir__kept_t* kept, int64_t step) {
+  const size_t count = kept->count;
+  if (count == 0) return NULL;
+  if (choir__strategy_states(dist->strategy, NULL) != count)
+    return CHOIR_ERROR(INTERNAL,
+                       "dist_opt: the strategy has %zu states, not "
+                       "%zu",
+                       choir__strategy_states(dist->strategy, NULL), count);
+  CHOIR_TRY(list_kept(dist, count));
+  return copy_states(dist, count, step == kept->step ? kept->before : kept->now,
+                     dist->kept.now);
+}
+
 // One rank breaks the communicator for all; the step is taken back like one in
 // which somebody was lost.
-choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist) {
-  if (!dist->membership || choir_comm_rank(dist->comm) != 0 ||
-      !choir__membership_has_newcomers(dist->membership))
-    return NULL;
-  choir_comm_abort(dist->comm, "a worker has come, and is taken in");
-  return choir_comm_poll_error(dist->comm);
+choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist, int64_t step) {
+  if (!dist->membership) return NULL;
+  if (choir_comm_rank(dist->comm) == 0 &&
+      choir__membership_has_newcomers(dist->membership)) {
+    choir_comm_abort(dist->comm, "a worker has come, and is taken in");
+    return choir_comm_poll_error(dist->comm);
+  }
+  return keep_states(dist, step);
 }
 
 // ---- What is handed on ----
 
 static void drop_handed(const choir_dist_opt_t* dist, handed_t* handed) {
+  choir__elastic_drop_kept(dist, &handed->kept);
   for (size_t i = 0; i < handed->count; ++i)
     choir_tensor_release(handed->tensors[i]);
   choir_deallocate(dist->allocator, handed->tensors, handed->bytes);
@@ -71,7 +145,7 @@ static void drop_handed(const choir_dist_opt_t* dist, handed_t* handed) {
   choir_device_release(handed->device);
 }
 
-static choir_status_t take_handed(const choir_dist_opt_t* dist,
+static choir_status_t take_handed(choir_dist_opt_t* dist,
                                   handed_t* out_handed) {
   handed_t* handed = out_handed;
   const size_t params = dist->params->count;
@@ -96,6 +170,8 @@ static choir_status_t take_handed(const choir_dist_opt_t* dist,
   choir_param_set_retain(handed->params);
   handed->device = dist->device;
   choir_device_retain(handed->device);
+  handed->kept = dist->kept;
+  dist->kept = (choir__kept_t){0};
   return NULL;
 }
 
@@ -243,7 +319,7 @@ static choir_status_t take_comm(choir_dist_opt_t* dist, choir_comm_t* comm) {
 }
 
 static choir_status_t attach_with(choir_dist_opt_t* dist,
-                                  const handed_t* handed) {
+                                  const handed_t* handed, int64_t step) {
   CHOIR_TRY(dist->updater.vtable->attach(&dist->updater, handed->device,
                                          handed->params));
   const size_t params = handed->params->count;
@@ -261,7 +337,7 @@ static choir_status_t attach_with(choir_dist_opt_t* dist,
     choir_tensor_release(handed->tensors[params + i]);
     handed->tensors[params + i] = tensor;
   }
-  return NULL;
+  return hand_on_kept(dist, &handed->kept, step);
 }
 
 // *out_is_new: what fails is in the new generation.
@@ -272,19 +348,25 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   *out_is_new = false;
   CHOIR_TRY(
       choir__membership_change(dist->membership, dist->comm, &comm, &change));
-  if (change.has_come) *step = -1;
+  if (change.has_come) {
+    *step = -1;
+    choir__elastic_drop_kept(dist, &handed->kept);
+  }
   dist->updater.vtable->detach(&dist->updater);
   CHOIR_TRY(take_comm(dist, comm));
   *out_is_new = true;
   dist->generation.comm = comm;
   CHOIR_TRY(make_equal(dist, handed, step));
-  CHOIR_TRY(
-      choir__agree_on_outcome(dist->comm, "attach", attach_with(dist, handed)));
+  CHOIR_TRY(choir__agree_on_outcome(dist->comm, "attach",
+                                    attach_with(dist, handed, *step)));
   dist->generation.number = change.generation;
   dist->generation.step = *step;
   dist->generation.seconds = change.seconds;
   dist->generation.has_come = change.has_come;
   memcpy(dist->generation.text, change.text, sizeof(change.text));
+  if (dist->kept.count > 0 && change.lost > 0)
+    choir__text_append(dist->generation.text, sizeof(dist->generation.text),
+                       " without what others had not sent");
   return follow(dist, *step);
 }
 

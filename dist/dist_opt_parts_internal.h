@@ -42,6 +42,16 @@ typedef struct choir__shards_s choir__shards_t;
 typedef struct choir__clip_s choir__clip_t;
 typedef struct choir__sums_s choir__sums_t;
 
+// What the strategy of an elastic run keeps on this rank alone: its tensors,
+// and what was in them before a step.
+typedef struct choir__kept_s {
+  choir_tensor_t** before;  // [count]; NULL: of no step yet
+  choir_tensor_t** now;     // [count]
+  size_t count;
+  size_t bytes;  // of this memory
+  int64_t step;
+} choir__kept_t;
+
 struct choir_dist_opt_s {
   choir_updater_t updater;  // first
   choir_optimizer_t* optimizer;
@@ -86,6 +96,7 @@ struct choir_dist_opt_s {
   bool attached;
   choir_span_t span;  // of the wait
   choir_generation_t generation;
+  choir__kept_t kept;
   choir__membership_t* membership;  // NULL: not elastic, or not attached yet
   bool has_come;                    // to a run under way, as a newcomer
   choir_loader_t* loader;           // see choir_training_follow; NULL: none
@@ -105,7 +116,9 @@ static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
                                    const choir__common_t* mine);
 // Before a step: fails where it has to be a change, as somebody has come.
-choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist);
+choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist, int64_t step);
+void choir__elastic_drop_kept(const choir_dist_opt_t* dist,
+                              choir__kept_t* kept);
 choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
                                          choir_status_t status, int64_t* step);
 

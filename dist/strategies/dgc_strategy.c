@@ -111,6 +111,7 @@ const choir_strategy_def_t choir_strategy_def_dgc = {
     .attach = attach,
     .detach = detach,
     .exchange = choir__sparse_gradient_exchange,
+    .has_own_states = true,
     .states = choir__sparse_gradient_states,
     .cost = cost,
     .works_on = works_on,

@@ -50,6 +50,7 @@ const choir_strategy_def_t choir_strategy_def_sparse_threshold = {
     .attach = attach,
     .detach = choir__sparse_gradient_detach,
     .exchange = choir__sparse_gradient_exchange,
+    .has_own_states = true,
     .states = choir__sparse_gradient_states,
     .cost = cost,
     .works_on = choir__sparse_gradient_works_on,

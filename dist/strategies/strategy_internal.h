@@ -91,6 +91,8 @@ struct choir_strategy_def_s {
   void (*take_params)(choir_strategy_t* strategy);
   // With combine: makes the replicas equal. Collective, between steps.
   choir_status_t (*consolidate)(choir_strategy_t* strategy);
+  // Its states are of each rank alone: what it has not sent yet.
+  bool has_own_states;
   // As choir_updater_vtable_t's. NULL: none.
   size_t (*states)(const choir_strategy_t* strategy,
                    choir_named_tensor_t* out_states);

@@ -133,7 +133,9 @@ class Run:
 
     def said(self, pattern):
         told = [line for line in self.lines[:-60] if " = " not in line[1]]
-        last = "".join("%s: %s" % line for line in told[-40:] + self.lines[-60:])
+        last = "".join(
+            "%s: %s" % line for line in told[-40:] + self.lines[-60:]
+        )
         return "'%s' did not come; the last lines:\n%s" % (pattern, last)
 
 
