@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An elastic run on hosts of the lab that loses something every few seconds.
+
+    elastic_endurance.py --minutes 60 --seed 1 --save faults.json
+    elastic_endurance.py --minutes 60 --quiet --save quiet.json
+    elastic_endurance.py --compare faults.json quiet.json
+
+Eight workers on three hosts, each held to a part of a core, train under choirrun, which
+is on a host of its own. A fault of a random kind comes every --every seconds: a worker is
+killed, stopped for a while, or asked to leave; the first of them is killed; a host is cut
+off, frozen, or behind a slow cable for a while; a host is added and taken away again; a
+host that there is not is named. Each has to be told by rank or host, and cause, within
+--told seconds; epochs have to go on; each epoch's digest is, with --compare, that of the
+run without faults.
+
+From the folder of the built tree (bazel-bin), as root.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from tests.examples import harness
+from tests.netlab import netlab
+
+HOSTS = {"h2": 3, "h3": 3, "h4": 2}
+RATE = "100mbit"
+SLOW_RATE = "1mbit"
+DEADLINE = 3  # of the workers, seconds
+LONG = DEADLINE + 4  # a stop that is noticed
+EPOCH = re.compile(r"Starting Epoch (\d+):")
+DIGEST = re.compile(r"images/s = .* digest = ([0-9a-f]{16})")
+
+
+class Failed(Exception):
+    """What must not happen."""
+
+
+class Worker:
+    def __init__(self, pid, host, rank):
+        self.pid = pid
+        self.host = host
+        self.rank = rank
+        # On its host.
+        with open("/proc/%d/status" % pid) as file:
+            self.own_pid = re.search(r"NSpid:.*\s(\d+)\n", file.read())[1]
+
+    def __str__(self):
+        return "host %s, pid %s" % (self.host, self.own_pid)
+
+
+class Endurance:
+    def __init__(self, options, lab):
+        self.options = options
+        self.lab = lab
+        self.random = random.Random(options.seed)
+        self.hosts = {host.name: host for host in lab.hosts}
+        self.hostfile = os.path.join(lab.folder, "hosts")
+        self.heard = threading.Condition()
+        self.lines = []  # (seconds, line)
+        self.digests = {}  # of epochs
+        self.epoch = -1
+        self.moved = time.monotonic()
+        self.groups = {}  # pid: folder of its control group
+        self.told = []  # (kind, seconds)
+        self.mends = []  # (when, what to call)
+        self.extra = {}
+
+    # ---- The run ----
+
+    def write_hosts(self):
+        entries = {**HOSTS, **self.extra}
+        text = "".join("%s slots=%d\n" % entry for entry in entries.items())
+        with open(self.hostfile + ".new", "w") as file:
+            file.write(text)
+        os.rename(self.hostfile + ".new", self.hostfile)
+
+    def start(self):
+        self.write_hosts()
+        program = os.path.join(harness.ROOT, "examples/mnist_dist")
+        command = [sys.executable]
+        command.append(os.path.join(harness.ROOT, "tools/choirrun/choirrun.py"))
+        command += ["--min-np", "1", "--max-np", "8", "-np", "8"]
+        command += ["--hostfile", self.hostfile, program, "--elastic"]
+        command += ["--data", self.options.data, "--threads", "1"]
+        command += ["--reproducible", "--micro-shard", "4"]
+        command += ["--global-batch", "96", "--epochs", "1000000"]
+        command += ["--deadline", DEADLINE]
+        self.process = self.hosts["h1"].start(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            now = time.monotonic()
+            with self.heard:
+                self.lines.append((now, line))
+                self.take(line, now)
+                self.heard.notify_all()
+            if self.options.verbose:
+                sys.stdout.write("%7.1f %s" % (now - self.began, line))
+                sys.stdout.flush()
+
+    def take(self, line, now):
+        start = EPOCH.search(line)
+        digest = DIGEST.search(line)
+        if start:
+            self.epoch = int(start[1])
+        if digest:
+            known = self.digests.setdefault(self.epoch, digest[1])
+            self.moved = now
+            if known != digest[1]:
+                self.wrong = "epoch %d has two digests" % self.epoch
+
+    wrong = None
+
+    def hold(self):
+        """Each worker to its part of a core."""
+        for worker in self.workers():
+            if worker.pid in self.groups:
+                continue
+            folder = "/sys/fs/cgroup/cpu/choir-%d-%d" % (
+                os.getpid(),
+                worker.pid,
+            )
+            os.mkdir(folder)
+            self.groups[worker.pid] = folder
+            quota = int(100000 * self.options.core)
+            for name, text in (
+                ("cpu.cfs_quota_us", str(quota)),
+                ("cgroup.procs", str(worker.pid)),
+            ):
+                try:
+                    with open(os.path.join(folder, name), "w") as file:
+                        file.write(text)
+                except ProcessLookupError:
+                    pass
+
+    def release(self):
+        for folder in self.groups.values():
+            try:
+                os.rmdir(folder)
+            except OSError:
+                pass
+
+    def workers(self):
+        """Of this lab, in the order in which they came."""
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/%s/environ" % name, "rb") as file:
+                    words = file.read().split(b"\0")
+                exe = os.path.basename(os.readlink("/proc/%s/exe" % name))
+                ranks = [w for w in words if w.startswith(b"CHOIR_RANK=")]
+                if exe != "mnist_dist" or not ranks:
+                    continue
+                space = os.readlink("/proc/%s/ns/uts" % name)
+                host = self.spaces.get(space)
+                if host:
+                    rank = int(ranks[0].split(b"=")[1])
+                    found.append(Worker(int(name), host, rank))
+            except (OSError, TypeError):
+                pass
+        return sorted(found, key=lambda worker: worker.rank)
+
+    def until(self, pattern, seconds):
+        """Seconds until a line like this one came, from now on; None: none did."""
+        begin = time.monotonic()
+        at = len(self.lines)
+        with self.heard:
+            while True:
+                for when, line in self.lines[at:]:
+                    if re.search(pattern, line):
+                        return when - begin
+                at = len(self.lines)
+                left = begin + seconds - time.monotonic()
+                if left <= 0:
+                    return None
+                self.heard.wait(left)
+
+    def expect(self, kind, pattern, seconds=None):
+        took = self.until(pattern, seconds or self.options.told)
+        if took is None:
+            raise Failed("%s: no line with '%s' came" % (kind, pattern))
+        self.told.append((kind, took))
+
+    # ---- Faults ----
+
+    def any_worker(self):
+        return self.random.choice(self.workers())
+
+    def any_host(self):
+        return self.random.choice(sorted(HOSTS))
+
+    def kill(self, kind="killed", worker=None):
+        worker = worker or self.any_worker()
+        os.kill(worker.pid, signal.SIGKILL)
+        self.expect(kind, r"%s\) (is gone|was killed)" % worker)
+
+    def kill_first(self):
+        self.kill("first killed", self.workers()[0])
+
+    def stop(self):
+        worker = self.any_worker()
+        os.kill(worker.pid, signal.SIGSTOP)
+        try:
+            self.expect("stopped", r"%s\) did not answer" % worker)
+        finally:
+            os.kill(worker.pid, signal.SIGCONT)
+        self.expect("back", r"process %s .*has come" % worker.own_pid)
+
+    def leave(self):
+        worker = self.any_worker()
+        os.kill(worker.pid, signal.SIGTERM)
+        self.expect("asked to leave", r"%s\) (has left|is gone)" % worker)
+
+    def away(self, kind, begin, end):
+        name = self.any_host()
+        there = [w for w in self.workers() if w.host == name]
+        begin(self.hosts[name])
+        try:
+            if there:
+                self.expect(kind, r"%s\) (did not answer|is gone)" % there[0])
+            time.sleep(2)
+        finally:
+            end(self.hosts[name])
+        self.expect("host back", r"host %s is back|has come" % name, 40)
+
+    def cut(self):
+        self.away("cut off", netlab.Host.cut, netlab.Host.mend)
+
+    def freeze(self):
+        self.away("frozen", netlab.Host.freeze, netlab.Host.thaw)
+
+    def slow(self):
+        host = self.hosts[self.any_host()]
+        host.set_rate(SLOW_RATE)
+        time.sleep(self.options.every / 2)
+        host.set_rate(RATE)
+
+    def add_host(self):
+        if "h5" in self.extra:
+            del self.extra["h5"]
+            self.write_hosts()
+            self.expect("host removed", r"h5 is not listed any more")
+        else:
+            self.extra["h5"] = 1
+            self.write_hosts()
+            # Where there is room for it.
+            for worker in self.workers()[-1:]:
+                os.kill(worker.pid, signal.SIGKILL)
+
+    def wrong_host(self):
+        self.extra["nowhere"] = 1
+        self.write_hosts()
+        for worker in self.workers()[-1:]:
+            os.kill(worker.pid, signal.SIGKILL)
+        self.expect("wrong host", r"nowhere: no host of the name", 30)
+        del self.extra["nowhere"]
+        self.write_hosts()
+
+    FAULTS = (kill, kill_first, stop, leave, cut, freeze, slow, add_host)
+    FAULTS += (wrong_host, kill, stop)
+
+    # ---- The whole ----
+
+    def check(self):
+        if self.wrong:
+            raise Failed(self.wrong)
+        if self.process.poll() is not None:
+            raise Failed("choirrun ended with status %d" % self.process.poll())
+        if time.monotonic() - self.moved > self.options.hang:
+            raise Failed("no epoch has ended for %d s" % self.options.hang)
+
+    def pause(self, until):
+        while time.monotonic() < until:
+            self.hold()
+            self.check()
+            time.sleep(0.25)
+
+    def run(self):
+        self.began = time.monotonic()
+        self.spaces = {
+            os.readlink("/proc/%d/ns/uts" % host.pid): host.name
+            for host in self.lab.hosts
+        }
+        for host in self.lab.hosts:
+            host.set_rate(RATE)
+        self.start()
+        if self.until("Starting Epoch 0", 60) is None:
+            raise Failed("it did not start")
+        self.hold()
+        begin = time.monotonic()
+        end = begin + 60 * self.options.minutes
+        while time.monotonic() < end:
+            self.pause(min(time.monotonic() + self.options.every, end))
+            # All that come back are back before the end.
+            if self.options.quiet or time.monotonic() > end - 30:
+                continue
+            fault = self.random.choice(self.FAULTS)
+            print("%7.1f %s" % (time.monotonic() - self.began, fault.__name__))
+            sys.stdout.flush()
+            fault(self)
+        self.check()
+        return time.monotonic() - begin
+
+    def report(self, seconds):
+        print("%d epochs in %.0f s" % (len(self.digests), seconds))
+        for kind in sorted({kind for kind, _ in self.told}):
+            times = sorted(took for other, took in self.told if other == kind)
+            print(
+                "%-16s %3d times, told within %.2f s (median), %.2f s (most)"
+                % (kind, len(times), times[len(times) // 2], times[-1])
+            )
+        if self.options.save:
+            with open(self.options.save, "w") as file:
+                json.dump({"seconds": seconds, "digests": self.digests}, file)
+
+
+def compare(paths):
+    """Of a run with faults, and of one without."""
+    runs = []
+    for path in paths:
+        with open(path) as file:
+            runs.append(json.load(file))
+    faults, quiet = runs
+    common = set(faults["digests"]) & set(quiet["digests"])
+    wrong = sum(faults["digests"][e] != quiet["digests"][e] for e in common)
+    rates = [len(run["digests"]) / run["seconds"] for run in runs]
+    print(
+        "%d of %d digests are others; goodput %.3f"
+        % (wrong, len(common), rates[0] / rates[1])
+    )
+    return int(wrong > 0)
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(
+        description="An elastic run that loses something every few seconds."
+    )
+    add = parser.add_argument
+    add("--minutes", type=float, default=4)
+    add("--seed", type=int, default=1)
+    add("--every", type=float, default=15, help="seconds between two faults")
+    add("--told", type=float, default=15, help="seconds")
+    add("--hang", type=float, default=60, help="seconds")
+    add("--core", type=float, default=0.2, help="of each worker")
+    add("--quiet", action="store_true", help="without faults")
+    add("--data", default=harness.REAL_DATA)
+    add("--save", metavar="FILE")
+    add("--compare", nargs=2, metavar="FILE")
+    add("--verbose", action="store_true", help="all that the run says")
+    return parser.parse_args(arguments)
+
+
+def main(arguments):
+    options = parse(arguments)
+    if options.compare:
+        return compare(options.compare)
+    reason = netlab.missing()
+    if reason:
+        sys.exit(reason)
+    with netlab.Lab(hosts=5) as lab:
+        run = Endurance(options, lab)
+        try:
+            run.report(run.run())
+        except Failed as failure:
+            print("failed: %s; the last lines:" % failure)
+            sys.stdout.writelines(line for _, line in run.lines[-40:])
+            return 1
+        finally:
+            run.process.kill()
+            for host in lab.hosts:
+                host.close()
+            run.release()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
