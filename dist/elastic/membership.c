@@ -77,6 +77,7 @@ struct choir__membership_s {
   atomic_bool stops;
   // Of this generation, under the mutex; 0: it has come, and is in none yet.
   int64_t generation;
+  int64_t left_out_of;  // the last one that went on without it; 0: none
   bool is_turned_away;
   int32_t rank;
   int32_t size;
@@ -238,12 +239,14 @@ static void note_member(const choir__membership_t* membership) {
   if (slot) atomic_store(&slot->is_member, membership->generation > 0);
 }
 
+// Of one who was left out: who has not heard of it yet welcomes it to what it
+// was left out of.
 static void take_welcome(choir__membership_t* membership,
                          const greeting_t* greeting, size_t bytes) {
   const int32_t size = greeting->size;
   if (membership->generation > 0 || size < 1 || size > CHOIR__MEMBERS_MOST ||
       greeting->rank < 0 || greeting->rank >= size ||
-      greeting->generation < 1 ||
+      greeting->generation <= membership->left_out_of ||
       bytes != sizeof(*greeting) + (size_t)size * sizeof(choir__member_t))
     return;
   membership->generation = greeting->generation;
@@ -596,6 +599,7 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
 static void become_newcomer(change_t* change) {
   choir__membership_t* membership = change->membership;
   change->has_come = true;
+  membership->left_out_of = membership->generation;
   membership->generation = 0;
   note_member(membership);
   for (int32_t r = 0; r < CHOIR__MEMBERS_MOST; ++r) change->ranks[r] = -1;
