@@ -7,6 +7,7 @@
 // whole; who is behind gets it from one that is not.
 #include <string.h>
 
+#include "dist/board_internal.h"
 #include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
@@ -42,13 +43,21 @@ static choir_status_t check(const choir_dist_opt_t* dist) {
                      choir_strategy_def_option(def));
 }
 
+static void note_generation(int64_t number) {
+  choir_board_slot_t* slot = choir__board_slot();
+  if (slot) atomic_store(&slot->generation, number);
+}
+
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
                                    const choir__common_t* mine) {
   if (!dist->config.elastic) return NULL;
   CHOIR_TRY(check(dist));
   if (dist->membership) return NULL;
-  return choir__membership_create(dist->comm, choir__agree_hash(mine),
-                                  &dist->membership);
+  CHOIR_TRY(choir__membership_create(dist->comm, choir__agree_hash(mine),
+                                     &dist->membership));
+  if (!choir__membership_is_newcomer(dist->membership))
+    note_generation(dist->generation.number);
+  return NULL;
 }
 
 // One rank breaks the communicator for all; the step is taken back like one in
@@ -172,6 +181,10 @@ static choir_status_t make_equal(choir_dist_opt_t* dist, const handed_t* handed,
   int32_t root = 0;
   bool differ = false;
   CHOIR_TRY(find_latest(dist->comm, dist->allocator, &latest, &root, &differ));
+  if (latest.step < 0)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "dist_opt: elastic: nobody is left who has the run's "
+                       "parameters; the workers here have only just come");
   if (differ) {
     const size_t bytes = bytes_of(handed);
     void* staged = NULL;
@@ -273,6 +286,7 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   CHOIR_TRY(
       choir__membership_change(dist->membership, dist->comm, &comm, &change));
   if (change.has_come) *step = -1;
+  note_generation(change.generation);
   dist->updater.vtable->detach(&dist->updater);
   CHOIR_TRY(take_comm(dist, comm));
   *out_is_new = true;
