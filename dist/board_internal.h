@@ -23,6 +23,7 @@ typedef struct choir_board_slot_s {
   _Atomic int32_t restarts;
   _Atomic uint32_t member_port;
   _Atomic bool is_member;
+  _Atomic int64_t generation;  // that it was in last; 0: none
   _Atomic int64_t step;
   choir_shared_activity_t activity;
   // Set once, when the worker's communicator breaks; the texts are complete

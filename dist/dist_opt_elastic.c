@@ -7,7 +7,7 @@
 // whole; who is behind gets it from one that is not.
 #include <string.h>
 
-#include "dist/activity_internal.h"
+#include "dist/board_internal.h"
 #include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
@@ -46,14 +46,22 @@ static choir_status_t check(const choir_dist_opt_t* dist) {
                      choir_strategy_def_option(def));
 }
 
+static void note_generation(int64_t number) {
+  choir_board_slot_t* slot = choir__board_slot();
+  if (slot) atomic_store(&slot->generation, number);
+}
+
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
                                    const choir__common_t* mine) {
   if (!dist->config.elastic) return NULL;
   choir__elastic_drop_kept(dist, &dist->kept);
   CHOIR_TRY(check(dist));
   if (dist->membership) return NULL;
-  return choir__membership_create(dist->comm, choir__agree_hash(mine),
-                                  &dist->membership);
+  CHOIR_TRY(choir__membership_create(dist->comm, choir__agree_hash(mine),
+                                     &dist->membership));
+  if (!choir__membership_is_newcomer(dist->membership))
+    note_generation(dist->generation.number);
+  return NULL;
 }
 
 // ---- What the strategy keeps ----
@@ -248,6 +256,10 @@ static choir_status_t make_equal(choir_dist_opt_t* dist, const handed_t* handed,
   int32_t root = 0;
   bool differ = false;
   CHOIR_TRY(find_latest(dist->comm, dist->allocator, &latest, &root, &differ));
+  if (latest.step < 0)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "dist_opt: elastic: nobody is left who has the run's "
+                       "parameters; the workers here have only just come");
   if (differ) {
     const size_t bytes = bytes_of(handed);
     void* staged = NULL;
@@ -352,6 +364,7 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
     *step = -1;
     choir__elastic_drop_kept(dist, &handed->kept);
   }
+  note_generation(change.generation);
   dist->updater.vtable->detach(&dist->updater);
   CHOIR_TRY(take_comm(dist, comm));
   *out_is_new = true;

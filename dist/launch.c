@@ -152,17 +152,33 @@ static bool is_failure(int wait_status) {
   return !WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0;
 }
 
-// A worker that has been started again and is not in the run yet.
+// A worker that has been started again, or was left out, and is not in the run.
 static bool is_newcomer(const launch_t* launch, int32_t rank) {
   const choir_board_slot_t* slot = &launch->board->slots[rank];
-  return atomic_load(&slot->restarts) > 0 && !atomic_load(&slot->is_member);
+  return !atomic_load(&slot->is_member) && (atomic_load(&slot->restarts) > 0 ||
+                                            atomic_load(&slot->generation) > 0);
+}
+
+// Whose members have come to the end of the run; 0: none yet. One of an earlier
+// generation was left out, and may not have noticed.
+static int64_t last_generation(const launch_t* launch) {
+  int64_t last = 0;
+  for (int32_t r = 0; r < launch->launcher.config->workers; ++r) {
+    const worker_t* worker = &launch->workers[r];
+    const int64_t own = atomic_load(&launch->board->slots[r].generation);
+    if (worker->ended && !is_failure(worker->wait_status) && own > last)
+      last = own;
+  }
+  return last;
 }
 
 // Those that are in the run, or will be by themselves.
 static int32_t count_members(const launch_t* launch) {
+  const int64_t last = last_generation(launch);
   int32_t count = 0;
   for (int32_t r = 0; r < launch->launcher.config->workers; ++r)
-    count += !launch->workers[r].ended && !is_newcomer(launch, r);
+    count += !launch->workers[r].ended && !is_newcomer(launch, r) &&
+             atomic_load(&launch->board->slots[r].generation) >= last;
   return count;
 }
 
@@ -172,10 +188,13 @@ static int32_t count_members(const launch_t* launch) {
 static bool is_survived(launch_t* launch, int32_t rank, int wait_status) {
   choir_board_slot_t* slot = &launch->board->slots[rank];
   const bool was_newcomer = is_newcomer(launch, rank);
-  if (!launch->launcher.config->elastic || count_members(launch) == 0 ||
+  // Members end well when all of them have come to the end.
+  const bool is_over = last_generation(launch) > 0;
+  if (!launch->launcher.config->elastic ||
+      (count_members(launch) == 0 && !is_over) ||
       !(WIFSIGNALED(wait_status) || was_newcomer))
     return false;
-  if (WIFSIGNALED(wait_status) &&
+  if (WIFSIGNALED(wait_status) && !is_over &&
       atomic_fetch_add(&slot->restarts, 1) < MOST_RESTARTS) {
     choir__board_clear(slot);
     choir_guard_restart(&launch->launcher.guard, rank);

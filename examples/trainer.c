@@ -46,6 +46,7 @@ typedef struct trainer_s {
   train_times_t* times;      // [size], likewise on all ranks
   int64_t own_samples;       // that this rank took since the last report
   int64_t finished;          // step of the last round whose end is done
+  int32_t finish_rank;       // as which it has done the task's finish; -1: none
   train_report_t result;     // of the round at hand
   choir_metrics_t metrics;   // this rank's, of training up to step
   int64_t metrics_step;
@@ -772,6 +773,9 @@ static choir_status_t end_round(trainer_t* trainer) {
   const bool is_due = options->save_every &&
                       end / round_steps(trainer) % options->save_every == 0;
   if (options->save && (is_due || is_last)) CHOIR_TRY(save(trainer));
+  // Where rank 0 is lost before it has told and saved, another one does it.
+  if (options->elastic)
+    CHOIR_TRY(choir_comm_barrier(trainer->comm, "end of a round"));
   trainer->finished = end;
   return NULL;
 }
@@ -844,6 +848,36 @@ static bool is_over(const trainer_t* trainer) {
          last_step(trainer);
 }
 
+// Up to the last one, or until there is a plan.
+static choir_status_t run_rounds(trainer_t* trainer, bool* out_has_plan) {
+  *out_has_plan = false;
+  while (!is_over(trainer) && !*out_has_plan) {
+    CHOIR_TRY(recover(trainer, run_part(trainer)));
+    *out_has_plan = trainer->options->plan && tell_plan(trainer);
+  }
+  return NULL;
+}
+
+static choir_status_t finish(trainer_t* trainer) {
+  const train_task_t* task = trainer->task;
+  if (!task->finish || trainer->finish_rank == trainer->rank) return NULL;
+  trainer->finish_rank = trainer->rank;
+  return task->finish(trainer->options, trainer->model, trainer->rank);
+}
+
+// Also workers that are lost here are lost to all: who has not finished may
+// need one that has.
+static choir_status_t end_elastic(trainer_t* trainer) {
+  for (;;) {
+    choir_status_t status = choir_comm_finalize(trainer->comm);
+    if (!status) return NULL;
+    bool has_plan;
+    CHOIR_TRY(recover(trainer, status));
+    CHOIR_TRY(run_rounds(trainer, &has_plan));
+    CHOIR_TRY(finish(trainer));
+  }
+}
+
 static choir_status_t run(trainer_t* trainer) {
   CHOIR_TRY(set_up(trainer));
   if (trainer->options->resume && !trainer->is_newcomer)
@@ -852,19 +886,17 @@ static choir_status_t run(trainer_t* trainer) {
     CHOIR_TRY(measure_precision(trainer));
   const int64_t last = last_step(trainer);
   CHOIR_TRY(make_profile(trainer, last - steps_done(trainer)));
-  bool has_plan = false;
+  bool has_plan;
   trainer->finished = trainer->metrics_step = steps_done(trainer);
   if (trainer->is_newcomer) CHOIR_TRY(recover(trainer, NULL));
-  while (!is_over(trainer) && !has_plan) {
-    CHOIR_TRY(recover(trainer, run_part(trainer)));
-    has_plan = trainer->options->plan && tell_plan(trainer);
-  }
+  CHOIR_TRY(run_rounds(trainer, &has_plan));
   if (trainer->options->plan && !has_plan)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "plan: %" PRId64 " steps are too few to measure one",
                        trainer->steps_run);
-  if (trainer->options->plan || !trainer->task->finish) return NULL;
-  return trainer->task->finish(trainer->options, trainer->model, trainer->rank);
+  if (trainer->options->plan) return NULL;
+  CHOIR_TRY(finish(trainer));
+  return trainer->options->elastic ? end_elastic(trainer) : NULL;
 }
 
 choir_status_t trainer_run(const train_task_t* task,
@@ -876,6 +908,7 @@ choir_status_t trainer_run(const train_task_t* task,
                        .comm = comm,
                        .callers_comm = callers_comm,
                        .generation = 1,
+                       .finish_rank = -1,
                        .rank = comm ? choir_comm_rank(comm) : 0,
                        .size = comm ? choir_comm_size(comm) : 1,
                        .is_newcomer = comm && choir_comm_is_newcomer(comm)};

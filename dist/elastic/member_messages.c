@@ -161,12 +161,14 @@ static void take_join(choir__membership_t* membership,
   atomic_store(&membership->newcomer_count, count + 1);
 }
 
+// Of one who was left out: who has not heard of it yet welcomes it to what it
+// was left out of.
 static void take_welcome(choir__membership_t* membership,
                          const greeting_t* greeting, size_t bytes) {
   const int32_t size = greeting->size;
   if (membership->generation > 0 || size < 1 || size > CHOIR__MEMBERS_MOST ||
       greeting->rank < 0 || greeting->rank >= size ||
-      greeting->generation < 1 ||
+      greeting->generation <= membership->left_out_of ||
       bytes != sizeof(*greeting) + (size_t)size * sizeof(choir__member_t))
     return;
   membership->generation = greeting->generation;

@@ -224,6 +224,7 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
 static void become_newcomer(change_t* change) {
   choir__membership_t* membership = change->membership;
   change->has_come = true;
+  membership->left_out_of = membership->generation;
   membership->generation = 0;
   choir__membership_note(membership);
   for (int32_t r = 0; r < CHOIR__MEMBERS_MOST; ++r) change->ranks[r] = -1;

@@ -42,6 +42,7 @@ struct choir__membership_s {
   atomic_bool stops;
   // Of this generation, under the mutex; 0: it has come, and is in none yet.
   int64_t generation;
+  int64_t left_out_of;  // the last one that went on without it; 0: none
   bool is_turned_away;
   int32_t rank;
   int32_t size;

@@ -55,10 +55,12 @@ void KillSoon(useconds_t delay) {
 
 class ElasticRank {
  public:
-  explicit ElasticRank(const Deaths& deaths) : deaths_(deaths) {
+  explicit ElasticRank(const Deaths& deaths, double silence = 0)
+      : deaths_(deaths) {
     choir_comm_config_t config;
     Check(choir_comm_config_init(&config));
     config.deadline = Patience(20);
+    config.silence = silence;
     Check(choir_comm_create(&config, &comm_));
     Check(choir__membership_create(comm_, 7, &membership_));
   }
@@ -87,6 +89,54 @@ class ElasticRank {
       Change();
       operation = Agreed(operation);
     }
+    End();
+  }
+
+  // Rank 4 is left out while rank 3, which was too, does not know it yet: that
+  // one's welcome to generation 1 is nothing. The others take it in.
+  void ComeBack() {
+    Moments moments;
+    if (Rank() == 3) {
+      moments.WaitFor("in");
+      _exit(0);
+    }
+    if (Rank() == 4) {
+      moments.WaitFor("out");
+    } else {
+      if (Rank() == 0) choir_comm_abort(comm_, "a change");
+      Change();
+      if (Rank() == 0) moments.Note("out");
+      while (Rank() == 0 && !choir__membership_has_newcomers(membership_))
+        usleep(1000);
+      if (Rank() == 0) choir_comm_abort(comm_, "somebody has come");
+      choir_status_free(choir_comm_barrier(comm_, "until somebody comes"));
+    }
+    Change();
+    if (Rank() == 4) moments.Note("in");
+    End();
+  }
+
+ private:
+  // Files by which ranks tell each other how far they are.
+  class Moments {
+   public:
+    void Note(const char* name) const {
+      FILE* file = fopen(Path(name).c_str(), "w");
+      if (!file || fclose(file)) Fail("no file");
+    }
+    void WaitFor(const char* name) const {
+      while (access(Path(name).c_str(), F_OK)) usleep(1000);
+      unlink(Path(name).c_str());
+    }
+
+   private:
+    static std::string Path(const char* name) {
+      const char* id = getenv("CHOIR_COMM_ID");
+      return ::testing::TempDir() + (id ? id : "") + name;
+    }
+  };
+
+  [[noreturn]] void End() {
     Check(choir_comm_finalize(comm_));
     choir_comm_release(comm_);
     choir__membership_destroy(membership_);
@@ -98,7 +148,6 @@ class ElasticRank {
     _exit(0);
   }
 
- private:
   static void Fail(const std::string& why) {
     Say(why);
     _exit(1);
@@ -219,6 +268,18 @@ TEST(ElasticHostsTest, OnTheWay) {
 TEST(ElasticHostsTest, WhileTheyAgree) {
   Expect(7, {{1, {kBefore, 7}}, {0, {kLate, 1}}, {5, {kLate, 1}}},
          "generation [234], size 4", 3);
+}
+
+TEST(ElasticTest, OneThatWasLeftOutComesBack) {
+  if (choir_testing::InRank()) ElasticRank({}, Patience(0.5)).ComeBack();
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, "shm", 5);
+  const std::vector<ProcessResult> results = group.Wait(Patience(90));
+  for (const size_t r : {0, 1, 2, 4})
+    EXPECT_TRUE(choir_testing::Matches(
+        Heard(results[r]),
+        "generation 3, size 4, rank " + std::to_string(r == 4 ? 3 : r)))
+        << r << ": " << results[r].output;
 }
 
 }  // namespace

@@ -71,6 +71,15 @@ class ElasticRank {
     while (step() < end) Must(TrainOn(step()));
   }
 
+  // Those that are left when one is lost on the way out do it again.
+  void Finalize() {
+    for (;;) {
+      choir_status_t status = choir_comm_finalize(generation().comm);
+      if (!status) return;
+      Must(choir_training_recover(training_.model(), status));
+    }
+  }
+
   // Says how it went, beside what one rank alone comes to.
   [[noreturn]] void End() {
     Training alone(SmallLayers(), nullptr, Elastic());
@@ -86,7 +95,7 @@ class ElasticRank {
             std::fmax(worst, std::fabs(own[i].second[k] - want[i].second[k]));
     choir_metrics_t metrics;
     Must(choir_model_take_metrics(training_.model(), &metrics));
-    Must(choir_comm_finalize(generation().comm));
+    Finalize();
     Say((worst < 2e-4 ? "close" : "off by " + std::to_string(worst)) +
         ", generation " + std::to_string(generation().number) + ", batches " +
         std::to_string(metrics.batches) + ", states " +
@@ -270,6 +279,30 @@ INSTANTIATE_TEST_SUITE_P(
     [](const testing::TestParamInfo<const choir_strategy_def_t*>& info) {
       return choir_strategy_def_option(info.param);
     });
+
+TEST(DistOptElasticTest, LostAtTheEnd) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank;
+    rank.TrainUpTo(kSteps);
+    if (Rank() == 0) raise(SIGKILL);
+    rank.End();
+  }
+  Expect(3, {0}, "^close, generation 2, batches 7,");
+}
+
+// All that are there have only just come, so nobody knows the parameters.
+TEST(DistOptElasticTest, NobodyIsLeftWhoKnows) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank;
+    if (Rank() == 1) raise(SIGKILL);
+    choir_status_t status = choir_comm_barrier(rank.generation().comm, "end");
+    choir_model_set_step(rank.training().model(), -1);
+    status = choir_training_recover(rank.training().model(), status);
+    Say(status ? choir_status_message(status) : "not refused");
+    _exit(0);
+  }
+  Expect(3, {1}, "nobody is left who has the run's parameters");
+}
 
 // What it cannot do yet is refused by all.
 void Refuse(const Training::Options& options) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "tests/dist/board_member.h"
 #include "tests/testing/ranks.h"
 
 namespace {
@@ -109,7 +110,7 @@ int CountZombies() {
 }
 
 // The launcher's role: prints the report for the parent, and what is left.
-void RunLauncher(int32_t workers, double grace = 1) {
+void RunLauncher(int32_t workers, double grace = 1, bool elastic = false) {
   std::string filter = Filter();
   char name[] = "launch_test";
   char* argv[] = {name, &filter[0], nullptr};
@@ -117,6 +118,7 @@ void RunLauncher(int32_t workers, double grace = 1) {
   config.argv = argv;
   config.workers = workers;
   config.grace = grace;
+  config.elastic = elastic;
   choir_launch_report_t report;
   auto count_fds = [] {
     int count = 0;
@@ -228,6 +230,38 @@ TEST(LaunchTest, WorkersHaveTheProgramsName) {
   Report report = Launch();
   EXPECT_EQ(report.exit_status, 0) << report.process.output;
   EXPECT_EQ(LineAfter(report.process.output, "NAME="), "launch_test");
+}
+
+// It was left out and has not noticed; the others are through.
+TEST(LaunchTest, OneThatWasLeftOutIsNotWaitedFor) {
+  if (choir_launch_is_worker()) {
+    choir_comm_t* comm = Join(20);
+    choir_testing_be_member(choir_comm_rank(comm) == 1 ? 1 : 2);
+    if (choir_comm_rank(comm) == 1) raise(SIGSTOP);
+    _exit(0);
+  }
+  if (IsLauncher()) RunLauncher(3, 0.1, true);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 0) << report.process.output;
+  EXPECT_EQ(report.message, "");
+}
+
+TEST(LaunchTest, KilledWhenTheRunIsOver) {
+  if (choir_launch_is_worker()) {
+    choir_comm_t* comm = Join(20);
+    choir_testing_be_member(2);
+    int32_t first = getpid();
+    choir_status_free(choir_comm_broadcast(comm, &first, 1, CHOIR_DTYPE_I32, 0,
+                                           "process of rank 0"));
+    choir_status_free(choir_comm_finalize(comm));
+    if (first == getpid()) Leave(comm);
+    while (!kill(first, 0)) usleep(1000);
+    raise(SIGKILL);
+  }
+  if (IsLauncher()) RunLauncher(2, 1, true);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 0) << report.process.output;
+  EXPECT_EQ(report.message, "");
 }
 
 TEST(LaunchTest, KilledWorkerIsNamed) {

@@ -147,6 +147,19 @@ class ElasticTest(harness.ProgramTest):
             self.until(process, "process %d has come, 3 workers go on" % pid)
         self.expect_bits(process)
 
+    # It is not waited for when the others have come to the end.
+    def test_one_is_stopped_for_good(self):
+        process = self.start(
+            *RUN, "--data", self.data, "--elastic", "--workers", 3,
+            "--deadline", 1,
+        )  # fmt: skip
+        self.until(process, "Starting Epoch 1:")
+        os.kill(self.workers()[1], signal.SIGSTOP)
+        self.until(process, "did not answer, 2 workers go on")
+        status, out, err = self.finish(process)
+        self.assertEqual((status, err), (0, ""), out)
+        self.assert_nothing_left()
+
     def test_all_are_killed(self):
         process = self.endless()
         for pid in self.workers().values():
