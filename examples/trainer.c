@@ -814,9 +814,13 @@ static choir_status_t enter_generation(trainer_t* trainer) {
   CHOIR_TRY(choir_loader_follow(trainer->evaluation_loader, trainer->rank,
                                 trainer->size, (choir_loader_position_t){0}));
   if (generation->has_come) CHOIR_TRY(forget_rounds(trainer));
-  return choir_comm_all_reduce(trainer->comm, &trainer->finished,
-                               &trainer->finished, 1, CHOIR_DTYPE_I64,
-                               CHOIR_REDUCE_MIN, "rounds that are finished");
+  CHOIR_TRY(choir_comm_all_reduce(
+      trainer->comm, &trainer->finished, &trainer->finished, 1, CHOIR_DTYPE_I64,
+      CHOIR_REDUCE_MIN, "rounds that are finished"));
+  // Nobody is left who knows: once more.
+  if (trainer->finished == INT64_MAX)
+    trainer->finished = steps_done(trainer) - 1;
+  return NULL;
 }
 
 // `status` (taken over) is that of what was done last.
