@@ -385,7 +385,7 @@ static size_t hashes_bytes(const choir_comm_t* comm) {
 
 // Also what create left half-made.
 static void free_dist_opt(choir_dist_opt_t* dist) {
-  choir__membership_destroy(dist->membership);
+  choir__elastic_close(dist);
   choir__strategy_destroy(dist->strategy);
   choir_deallocate(dist->allocator, dist->hashes, hashes_bytes(dist->comm));
   choir_optimizer_release(dist->optimizer);
@@ -481,6 +481,10 @@ choir_dist_opt_t* choir__dist_opt_from(choir_updater_t* updater) {
 const choir_generation_t* choir_dist_opt_generation(
     const choir_dist_opt_t* dist_opt) {
   return &dist_opt->generation;
+}
+
+void choir_dist_opt_leave(choir_dist_opt_t* dist_opt) {
+  if (dist_opt) atomic_store(&dist_opt->is_leaving, true);
 }
 
 choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt) {

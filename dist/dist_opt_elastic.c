@@ -5,8 +5,11 @@
 // A rank updates its parameters when all gradients of the step are combined
 // here, by itself. So each has what is after the step at hand or before it,
 // whole; who is behind gets it from one that is not.
+#include <pthread.h>
+#include <signal.h>
 #include <string.h>
 
+#include "dist/board_internal.h"
 #include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
@@ -42,18 +45,115 @@ static choir_status_t check(const choir_dist_opt_t* dist) {
                      choir_strategy_def_option(def));
 }
 
+// ---- SIGTERM ----
+
+// Of the process: how many watch for it, and whether it has come since.
+static struct {
+  pthread_mutex_t mutex;
+  int watchers;
+  choir_board_t* board;
+  atomic_bool has_come;
+} terminate = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+// Of a launcher that ends all workers it is what it was without a handler.
+static void on_terminate(int number) {
+  if (terminate.board && atomic_load(&terminate.board->is_ending))
+    raise(number);
+  else
+    atomic_store(&terminate.has_come, true);
+}
+
+static bool has_handler(void (*handler)(int)) {
+  struct sigaction now;
+  return !sigaction(SIGTERM, NULL, &now) && now.sa_handler == handler;
+}
+
+// A second one ends the process, as nobody handles it any more.
+static void watch_terminate(choir_dist_opt_t* dist) {
+  const struct sigaction action = {.sa_handler = on_terminate,
+                                   .sa_flags = SA_RESTART | SA_RESETHAND};
+  pthread_mutex_lock(&terminate.mutex);
+  if (terminate.watchers > 0) {
+    dist->watches_terminate = true;
+  } else if (has_handler(SIG_DFL)) {
+    terminate.board = choir__board();
+    dist->watches_terminate = !sigaction(SIGTERM, &action, NULL);
+  }
+  terminate.watchers += dist->watches_terminate;
+  pthread_mutex_unlock(&terminate.mutex);
+}
+
+static void forget_terminate(choir_dist_opt_t* dist) {
+  if (!dist->watches_terminate) return;
+  pthread_mutex_lock(&terminate.mutex);
+  if (--terminate.watchers == 0) {
+    const struct sigaction action = {.sa_handler = SIG_DFL};
+    if (has_handler(on_terminate)) sigaction(SIGTERM, &action, NULL);
+    atomic_store(&terminate.has_come, false);
+  }
+  pthread_mutex_unlock(&terminate.mutex);
+}
+
+// ---- Its life ----
+
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
                                    const choir__common_t* mine) {
   if (!dist->config.elastic) return NULL;
   CHOIR_TRY(check(dist));
   if (dist->membership) return NULL;
-  return choir__membership_create(dist->comm, choir__agree_hash(mine),
-                                  &dist->membership);
+  CHOIR_TRY(choir__membership_create(dist->comm, choir__agree_hash(mine),
+                                     &dist->membership));
+  if (!dist->updater.is_newcomer) watch_terminate(dist);
+  return NULL;
+}
+
+void choir__elastic_close(choir_dist_opt_t* dist) {
+  forget_terminate(dist);
+  choir__membership_destroy(dist->membership);
+}
+
+// ---- Breaking off ----
+
+static bool is_broken(choir_comm_t* comm) {
+  choir_status_t fault = comm ? choir_comm_poll_error(comm) : NULL;
+  const bool has_fault = fault != NULL;
+  choir_status_free(fault);
+  return has_fault;
+}
+
+static void break_off(choir_dist_opt_t* dist, const char* why) {
+  choir_comm_abort(dist->comm, why);
+  if (dist->layers_comm) choir_comm_abort(dist->layers_comm, why);
+  if (dist->background)
+    choir_status_free(choir_stream_synchronize(dist->background));
+}
+
+static bool is_leaving(const choir_dist_opt_t* dist) {
+  return atomic_load(&dist->is_leaving) ||
+         (dist->watches_terminate && atomic_load(&terminate.has_come));
+}
+
+static choir_status_t leave(choir_dist_opt_t* dist) {
+  const bool by_itself = atomic_load(&dist->is_leaving);
+  if (!dist->generation.has_left) {
+    choir__membership_leave(dist->membership, by_itself ? 0 : SIGTERM);
+    break_off(dist, "it leaves the run");
+    dist->generation.has_left = true;
+  }
+  return CHOIR_ERROR(ABORTED, "rank %d has left the run: %s",
+                     choir_comm_rank(dist->comm),
+                     by_itself ? "choir_dist_opt_leave" : "SIGTERM");
 }
 
 // One rank breaks the communicator for all; the step is taken back like one in
 // which somebody was lost.
 choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist) {
+  if (is_leaving(dist))
+    return dist->membership
+               ? leave(dist)
+               : CHOIR_ERROR(FAILED_PRECONDITION,
+                             "dist_opt: leave needs elastic; the others would "
+                             "not go on");
   if (!dist->membership || choir_comm_rank(dist->comm) != 0 ||
       !choir__membership_has_newcomers(dist->membership))
     return NULL;
@@ -288,40 +388,30 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   return follow(dist, *step);
 }
 
-static bool is_broken(choir_comm_t* comm) {
-  choir_status_t fault = comm ? choir_comm_poll_error(comm) : NULL;
-  const bool has_fault = fault != NULL;
-  choir_status_free(fault);
-  return has_fault;
-}
-
-static void break_off(choir_dist_opt_t* dist) {
-  const char* why = "the step is taken back";
-  choir_comm_abort(dist->comm, why);
-  if (dist->layers_comm) choir_comm_abort(dist->layers_comm, why);
-  if (dist->background)
-    choir_status_free(choir_stream_synchronize(dist->background));
-}
-
 choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
                                          choir_status_t status, int64_t* step) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
-  if (!dist->membership) return status;
+  if (!dist->membership || dist->generation.has_left) return status;
   if (!dist->updater.is_newcomer && !is_broken(dist->comm) &&
       !is_broken(dist->layers_comm))
     return status;
   handed_t handed;
   choir_status_t missing = take_handed(dist, &handed);
   if (missing) return choir_status_join(status, missing);
-  bool is_new;
+  bool is_new = true;
   do {
     choir_status_free(status);
-    break_off(dist);
+    if (is_leaving(dist)) {
+      status = leave(dist);
+      break;
+    }
+    break_off(dist, "the step is taken back");
     status = enter(dist, &handed, step, &is_new);
   } while (status && is_new && is_broken(dist->comm));
   drop_handed(dist, &handed);
   if (status || !dist->updater.is_newcomer) return status;
   dist->has_come = true;
   dist->updater.is_newcomer = false;
+  watch_terminate(dist);
   return NULL;
 }

@@ -34,11 +34,12 @@ static const double join_seconds = 5;
 
 typedef struct sockaddr_in address_t;
 
-// Of one who comes, and to it.
+// Of one who comes, and to it; of one who leaves.
 enum {
   GREETING_JOIN,     // may it take part?
   GREETING_WELCOME,  // yes, as this rank; all members
   GREETING_AWAY,     // no: its model or settings are others
+  GREETING_LEAVE,    // this rank of the generation says nothing more in it
 };
 typedef struct greeting_s {
   int32_t kind;
@@ -77,6 +78,7 @@ struct choir__membership_s {
   atomic_bool stops;
   // Of this generation, under the mutex; 0: it has come, and is in none yet.
   int64_t generation;
+  choir__members_t left;  // who has said so
   bool is_turned_away;
   int32_t rank;
   int32_t size;
@@ -251,7 +253,17 @@ static void take_welcome(choir__membership_t* membership,
   membership->size = size;
   memcpy(membership->members, greeting->members,
          (size_t)size * sizeof(choir__member_t));
+  membership->left = (choir__members_t){{0}};
   note_member(membership);
+}
+
+// It stands behind all else that the member has sent here, like its end.
+static void take_leave(choir__membership_t* membership,
+                       const greeting_t* greeting, const address_t* from) {
+  const int32_t rank = greeting->rank;
+  if (greeting->generation == membership->generation && rank >= 0 &&
+      rank < membership->size && is_at(&membership->members[rank], from))
+    choir__members_add(&membership->left, rank);
 }
 
 static void take_greeting(choir__membership_t* membership,
@@ -266,6 +278,9 @@ static void take_greeting(choir__membership_t* membership,
       return;
     case GREETING_AWAY:
       membership->is_turned_away = true;
+      return;
+    case GREETING_LEAVE:
+      take_leave(membership, greeting, from);
       return;
     default:
       return;
@@ -421,6 +436,19 @@ bool choir__membership_has_newcomers(const choir__membership_t* membership) {
   return atomic_load(&membership->newcomer_count) > 0;
 }
 
+void choir__membership_leave(choir__membership_t* membership, int number) {
+  choir_board_slot_t* slot = choir__board_slot();
+  if (slot)
+    atomic_store(&slot->left_by, number ? number : CHOIR_BOARD_LEFT_ITSELF);
+  pthread_mutex_lock(&membership->mutex);
+  for (int32_t r = 0; r < membership->size; ++r) {
+    const address_t address = address_of(&membership->members[r]);
+    if (r != membership->rank)
+      greet(membership, GREETING_LEAVE, membership->rank, &address);
+  }
+  pthread_mutex_unlock(&membership->mutex);
+}
+
 // ---- A change ----
 
 typedef struct change_s {
@@ -428,7 +456,8 @@ typedef struct change_s {
   choir_comm_t* comm;  // the caller's
   // Of this generation's ranks, [size]: those there, -1: it has come since.
   int32_t ranks[CHOIR__MEMBERS_MOST];
-  bool has_come;  // this member itself
+  choir__members_t left;  // of the caller's ranks
+  bool has_come;          // this member itself
   double start;
 } change_t;
 
@@ -448,9 +477,14 @@ static bool has_ended(const choir__member_t* member) {
 
 static bool is_gone(const change_t* change, int32_t rank) {
   const int32_t before = change->ranks[rank];
-  if (before < 0) return has_ended(&change->membership->members[rank]);
-  return atomic_load(&change->comm->peers[before].presence) ==
-         CHOIR_COMM_PEER_GONE;
+  if (choir__members_has(&change->membership->left, rank)) return true;
+  const int presence = before < 0
+                           ? CHOIR_COMM_PEER_LEFT
+                           : atomic_load(&change->comm->peers[before].presence);
+  // Who is in the next generation has released the communicator, too.
+  return presence == CHOIR_COMM_PEER_GONE ||
+         (presence == CHOIR_COMM_PEER_LEFT &&
+          has_ended(&change->membership->members[rank]));
 }
 
 // Those who have asked and are still there.
@@ -574,6 +608,8 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
   const int32_t rank = membership->rank;
   int32_t size = 0;
   for (int32_t r = 0; r < membership->size; ++r) {
+    if (choir__members_has(&membership->left, r) && change->ranks[r] >= 0)
+      choir__members_add(&change->left, change->ranks[r]);
     if (!choir__members_has(&decision->members, r)) continue;
     if (r == rank) membership->rank = size;
     membership->members[size] = membership->members[r];
@@ -585,6 +621,7 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
     change->ranks[size++] = -1;
   }
   membership->size = size;
+  membership->left = (choir__members_t){{0}};
   ++membership->generation;
   for (int32_t r = size - decision->newcomer_count; r < size; ++r) {
     const address_t address = address_of(&membership->members[r]);
@@ -708,9 +745,12 @@ static void tell_lost(const change_t* change, char* text, size_t bytes) {
       is_there = is_there || change->ranks[i] == r;
     if (is_there) continue;
     const choir_comm_peer_t* peer = &before->peers[r];
-    const bool gone = atomic_load(&peer->presence) == CHOIR_COMM_PEER_GONE;
+    const bool gone = atomic_load(&peer->presence) != CHOIR_COMM_PEER_HERE;
     choir__text_append(text, bytes, peer->text);
-    choir__text_append(text, bytes, gone ? " is gone, " : " did not answer, ");
+    choir__text_append(text, bytes,
+                       choir__members_has(&change->left, r) ? " has left, "
+                       : gone                               ? " is gone, "
+                              : " did not answer, ");
   }
 }
 
