@@ -871,6 +871,22 @@ static choir_status_t run(trainer_t* trainer) {
   return trainer->task->finish(trainer->options, trainer->model, trainer->rank);
 }
 
+static bool has_left(const trainer_t* trainer) {
+  return trainer->dist_opt &&
+         choir_dist_opt_generation(trainer->dist_opt)->has_left;
+}
+
+// `status` (taken over) is what it ended with: not a failure.
+static void tell_left(const trainer_t* trainer, choir_status_t status) {
+  if (!trainer->options->quiet) {
+    printf("%s\n", choir_status_message(status));
+    fflush(stdout);
+  }
+  choir_status_free(status);
+  choir_comm_release(*trainer->callers_comm);
+  *trainer->callers_comm = NULL;
+}
+
 choir_status_t trainer_run(const train_task_t* task,
                            const train_options_t* options,
                            choir_comm_t** callers_comm) {
@@ -891,6 +907,10 @@ choir_status_t trainer_run(const train_task_t* task,
   if (trainer.device)
     status = choir_status_join(status, choir_trace_stop(trainer.device));
   if (status) clear_bar(&trainer);
+  if (status && has_left(&trainer)) {
+    tell_left(&trainer, status);
+    status = NULL;
+  }
   tear_down(&trainer);
   return status;
 }
