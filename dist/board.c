@@ -57,6 +57,7 @@ void choir__board_clear(choir_board_slot_t* slot) {
   atomic_store(&slot->member_port, 0);
   atomic_store(&slot->is_member, false);
   atomic_store(&slot->generation, 0);
+  atomic_store(&slot->left_by, 0);
   atomic_store(&slot->fault_code, 0);
   slot->fault_waiting_for = -1;
   atomic_store(&slot->failure_taken, false);

@@ -15,6 +15,7 @@
 #define CHOIR_BOARD_ENVIRONMENT "CHOIR_BOARD_FD"
 #define CHOIR_BOARD_MAGIC 0x43484f4952424f31ull
 #define CHOIR_BOARD_TEXT_BYTES 1024
+#define CHOIR_BOARD_LEFT_ITSELF (-1)
 
 typedef struct choir_board_slot_s {
   _Alignas(64) _Atomic int64_t epoch;  // -1: none noted
@@ -24,6 +25,9 @@ typedef struct choir_board_slot_s {
   _Atomic uint32_t member_port;
   _Atomic bool is_member;
   _Atomic int64_t generation;  // that it was in last; 0: none
+  // Why it has left: the number of the signal that asked for it, or
+  // CHOIR_BOARD_LEFT_ITSELF; 0: it has not.
+  _Atomic int32_t left_by;
   _Atomic int64_t step;
   choir_shared_activity_t activity;
   // Set once, when the worker's communicator breaks; the texts are complete
@@ -42,6 +46,7 @@ typedef struct choir_board_slot_s {
 typedef struct choir_board_s {
   uint64_t magic;
   int32_t size;
+  _Atomic bool is_ending;  // the launcher ends all workers
   choir_board_slot_t slots[];
 } choir_board_t;
 

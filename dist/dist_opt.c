@@ -386,7 +386,7 @@ static size_t hashes_bytes(const choir_comm_t* comm) {
 
 // Also what create left half-made.
 static void free_dist_opt(choir_dist_opt_t* dist) {
-  choir__membership_destroy(dist->membership);
+  choir__elastic_close(dist);
   choir__strategy_destroy(dist->strategy);
   choir_deallocate(dist->allocator, dist->hashes, hashes_bytes(dist->comm));
   choir_optimizer_release(dist->optimizer);

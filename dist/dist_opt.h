@@ -84,6 +84,11 @@ extern "C" {
 // attach: ranks of several hosts, another device than "cpu", shard, several
 // passes per step, a strategy that keeps something from step to step.
 //
+// SIGTERM then means choir_dist_opt_leave, where nothing handles it at attach
+// (SIG_DFL): its handler, of the process until the last such DistOpt goes, sets
+// a flag. A second SIGTERM, or that of a launcher (choir_launch_run) which ends
+// all workers, ends the process as it would without.
+//
 // Ownership: shared; keeps optimizer and communicator.
 // Threads: one thread at a time.
 
@@ -181,10 +186,21 @@ typedef struct choir_generation_s {
   bool has_come;       // this rank, with it: all it has is from the others
   char text[512];      // "generation 2: rank 1 (host h, pid 7) is gone, 3
                        // workers go on"; of the first: ""
+  bool has_left;       // this rank; the others go on without it
 } choir_generation_t;
 // Lent; it changes in choir_model_train_one_batch and choir_training_recover.
 CHOIR_API const choir_generation_t* choir_dist_opt_generation(
     const choir_dist_opt_t* dist_opt);
+
+// This rank leaves the run, of an elastic DistOpt, after the step at hand: the
+// next choir_model_train_one_batch, or choir_training_recover, tells the
+// others, who go on at once, breaks the communicator, and returns ABORTED with
+// choir_generation_t.has_left set; no launcher of Choir's starts another in its
+// place. Parameters and states are what they are after the last step. Where
+// that call is not made any more, nothing happens. Not elastic: that step fails
+// with FAILED_PRECONDITION. Threads: any; safe in a signal handler, as long as
+// there is the DistOpt. Accepts NULL.
+CHOIR_API void choir_dist_opt_leave(choir_dist_opt_t* dist_opt);
 
 // As a model's updater; lent. Of its options (choir_model_set_update_options)
 // dist_option names a strategy; where it is not the one in use it begins with

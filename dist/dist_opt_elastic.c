@@ -5,6 +5,7 @@
 // A rank updates its parameters when all gradients of the step are combined
 // here, by itself. So each has what is after the step at hand or before it,
 // whole; who is behind gets it from one that is not.
+#include <signal.h>
 #include <string.h>
 
 #include "dist/board_internal.h"
@@ -51,6 +52,8 @@ static void note_generation(int64_t number) {
   if (slot) atomic_store(&slot->generation, number);
 }
 
+// ---- Its life ----
+
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
                                    const choir__common_t* mine) {
   if (!dist->config.elastic) return NULL;
@@ -59,9 +62,46 @@ choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
   if (dist->membership) return NULL;
   CHOIR_TRY(choir__membership_create(dist->comm, choir__agree_hash(mine),
                                      &dist->membership));
-  if (!choir__membership_is_newcomer(dist->membership))
+  if (!choir__membership_is_newcomer(dist->membership)) {
     note_generation(dist->generation.number);
+    choir__leave_watch(dist);
+  }
   return NULL;
+}
+
+void choir__elastic_close(choir_dist_opt_t* dist) {
+  choir__elastic_drop_kept(dist, &dist->kept);
+  choir__leave_forget(dist);
+  choir__membership_destroy(dist->membership);
+}
+
+// ---- Breaking off ----
+
+static bool is_broken(choir_comm_t* comm) {
+  choir_status_t fault = comm ? choir_comm_poll_error(comm) : NULL;
+  const bool has_fault = fault != NULL;
+  choir_status_free(fault);
+  return has_fault;
+}
+
+static void break_off(choir_dist_opt_t* dist, const char* why) {
+  choir_comm_abort(dist->comm, why);
+  if (dist->layers_comm) choir_comm_abort(dist->layers_comm, why);
+  if (dist->background)
+    choir_status_free(choir_stream_synchronize(dist->background));
+}
+
+static choir_status_t leave(choir_dist_opt_t* dist) {
+  const bool by_itself = atomic_load(&dist->is_leaving);
+  if (!dist->generation.has_left) {
+    choir__membership_leave(dist->membership, by_itself ? 0 : SIGTERM);
+    break_off(dist, "it leaves the run");
+    choir__membership_see_off(dist->membership, dist->comm);
+    dist->generation.has_left = true;
+  }
+  return CHOIR_ERROR(ABORTED, "rank %d has left the run: %s",
+                     choir_comm_rank(dist->comm),
+                     by_itself ? "choir_dist_opt_leave" : "SIGTERM");
 }
 
 // ---- What the strategy keeps ----
@@ -133,6 +173,12 @@ static choir_status_t hand_on_kept(choir_dist_opt_t* dist,
 // One rank breaks the communicator for all; the step is taken back like one in
 // which somebody was lost.
 choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist, int64_t step) {
+  if (choir__leave_is_asked(dist))
+    return dist->membership
+               ? leave(dist)
+               : CHOIR_ERROR(FAILED_PRECONDITION,
+                             "dist_opt: leave needs elastic; the others would "
+                             "not go on");
   if (!dist->membership) return NULL;
   if (choir_comm_rank(dist->comm) == 0 &&
       choir__membership_has_newcomers(dist->membership)) {
@@ -383,40 +429,30 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   return follow(dist, *step);
 }
 
-static bool is_broken(choir_comm_t* comm) {
-  choir_status_t fault = comm ? choir_comm_poll_error(comm) : NULL;
-  const bool has_fault = fault != NULL;
-  choir_status_free(fault);
-  return has_fault;
-}
-
-static void break_off(choir_dist_opt_t* dist) {
-  const char* why = "the step is taken back";
-  choir_comm_abort(dist->comm, why);
-  if (dist->layers_comm) choir_comm_abort(dist->layers_comm, why);
-  if (dist->background)
-    choir_status_free(choir_stream_synchronize(dist->background));
-}
-
 choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
                                          choir_status_t status, int64_t* step) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
-  if (!dist->membership) return status;
+  if (!dist->membership || dist->generation.has_left) return status;
   if (!dist->updater.is_newcomer && !is_broken(dist->comm) &&
       !is_broken(dist->layers_comm))
     return status;
   handed_t handed;
   choir_status_t missing = take_handed(dist, &handed);
   if (missing) return choir_status_join(status, missing);
-  bool is_new;
+  bool is_new = true;
   do {
     choir_status_free(status);
-    break_off(dist);
+    if (choir__leave_is_asked(dist)) {
+      status = leave(dist);
+      break;
+    }
+    break_off(dist, "the step is taken back");
     status = enter(dist, &handed, step, &is_new);
   } while (status && is_new && is_broken(dist->comm));
   drop_handed(dist, &handed);
   if (status || !dist->updater.is_newcomer) return status;
   dist->has_come = true;
   dist->updater.is_newcomer = false;
+  choir__leave_watch(dist);
   return NULL;
 }

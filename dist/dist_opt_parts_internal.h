@@ -99,6 +99,8 @@ struct choir_dist_opt_s {
   choir__kept_t kept;
   choir__membership_t* membership;  // NULL: not elastic, or not attached yet
   bool has_come;                    // to a run under way, as a newcomer
+  atomic_bool is_leaving;           // choir_dist_opt_leave was called
+  bool watches_terminate;           // SIGTERM means the same
   choir_loader_t* loader;           // see choir_training_follow; NULL: none
   // The batch of step 0, counted from the run's first; the same on all ranks
   // where one has a loader.
@@ -115,12 +117,20 @@ static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
 // Collective the first time.
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
                                    const choir__common_t* mine);
-// Before a step: fails where it has to be a change, as somebody has come.
+void choir__elastic_close(choir_dist_opt_t* dist);
+// Before a step: fails where this rank leaves, or where it has to be a change,
+// as somebody has come.
 choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist, int64_t step);
 void choir__elastic_drop_kept(const choir_dist_opt_t* dist,
                               choir__kept_t* kept);
 choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
                                          choir_status_t status, int64_t* step);
+
+// dist_opt_leave.c
+// From now on SIGTERM asks this rank to leave, where nothing handles it.
+void choir__leave_watch(choir_dist_opt_t* dist);
+void choir__leave_forget(choir_dist_opt_t* dist);
+bool choir__leave_is_asked(const choir_dist_opt_t* dist);
 
 // dist_opt_equal.c
 // Where the elements of a dense tensor lie in its device's memory.

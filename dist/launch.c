@@ -184,7 +184,7 @@ static int32_t count_members(const launch_t* launch) {
 
 // Of an elastic run: the others go on without a worker that a signal killed, or
 // that came and did not get into the run. Another takes its place, unless that
-// does not help.
+// does not help, or the signal was one that asks to go.
 static bool is_survived(launch_t* launch, int32_t rank, int wait_status) {
   choir_board_slot_t* slot = &launch->board->slots[rank];
   const bool was_newcomer = is_newcomer(launch, rank);
@@ -194,8 +194,8 @@ static bool is_survived(launch_t* launch, int32_t rank, int wait_status) {
       (count_members(launch) == 0 && !is_over) ||
       !(WIFSIGNALED(wait_status) || was_newcomer))
     return false;
-  if (WIFSIGNALED(wait_status) && !is_over &&
-      atomic_fetch_add(&slot->restarts, 1) < MOST_RESTARTS) {
+  if (WIFSIGNALED(wait_status) && WTERMSIG(wait_status) != SIGTERM &&
+      !is_over && atomic_fetch_add(&slot->restarts, 1) < MOST_RESTARTS) {
     choir__board_clear(slot);
     choir_guard_restart(&launch->launcher.guard, rank);
   }
@@ -272,6 +272,7 @@ static void wait_for_reports(launch_t* launch) {
 // The workers and all that they started.
 static void end_all(launch_t* launch) {
   const double grace = launch->launcher.config->grace;
+  atomic_store(&launch->board->is_ending, true);
   choir_guard_end(&launch->launcher.guard, grace, grace);
   while (!launch->launcher.guard.is_over) wait_event(launch, 1);
 }
@@ -446,6 +447,30 @@ static void report_failure(launch_t* launch, const bool* was_stopped) {
   choir__launcher_append_end(&launch->launcher);
 }
 
+// Whether nobody is left who could have ended the run.
+static bool have_all_left(const launch_t* launch) {
+  bool any_left = false;
+  for (int32_t r = 0; r < launch->launcher.config->workers; ++r) {
+    const bool has_left = atomic_load(&launch->board->slots[r].left_by) != 0;
+    if (!has_left && !is_failure(launch->workers[r].wait_status)) return false;
+    any_left = any_left || has_left;
+  }
+  return any_left;
+}
+
+static void report_all_left(launch_t* launch) {
+  int number = 0;
+  for (int32_t r = 0; r < launch->launcher.config->workers; ++r) {
+    const int left_by = atomic_load(&launch->board->slots[r].left_by);
+    if (left_by > 0) number = left_by;
+  }
+  append(launch, "all workers have left the run");
+  if (!number) return;
+  launch->launcher.report->exit_status = 128 + number;
+  append(launch, ": ");
+  choir__launcher_append_signal(&launch->launcher, number);
+}
+
 static void watch(launch_t* launch) {
   choir__launcher_t* launcher = &launch->launcher;
   const int32_t workers = launcher->config->workers;
@@ -466,6 +491,8 @@ static void watch(launch_t* launch) {
     report_failure(launch, was_stopped);
   else if (launcher->guard.was_killed)
     choir__launcher_report_guard(launcher);
+  else if (have_all_left(launch))
+    report_all_left(launch);
 }
 
 // ---- The whole ----

@@ -33,7 +33,8 @@ typedef struct choir_launch_config_s {
   const char* comm;   // CHOIR_COMM for the workers; NULL: auto
   double grace;       // seconds between SIGTERM and SIGKILL; 1
   // A worker that a signal kills does not end the others; another is started
-  // in its place, a newcomer (choir_comm_config_t.is_newcomer).
+  // in its place, a newcomer (choir_comm_config_t.is_newcomer). Not of SIGTERM,
+  // which asks a worker to go (choir_dist_opt_config_t.elastic).
   bool elastic;
 } choir_launch_config_t;
 #define CHOIR_LAUNCH_CONFIG_INIT \
@@ -44,15 +45,17 @@ typedef struct choir_launch_report_s {
   // exit 0: all went well.
   // exit 1: a failure: of a rank, of the launcher, of what is read or written.
   // exit 2: wrong usage; no rank began to train.
-  // exit 128 + n: signal n ended a rank or the run.
+  // exit 128 + n: signal n ended a rank or the run, or all workers have left
+  // the run as it asked them to.
   int exit_status;
   int32_t failed_rank;  // the cause's; -1: none
   // "rank 1 (host h, pid 123) was killed by signal 9 (Killed) in epoch 0 step
   // 17; rank 0 (host h, pid 122) was waiting for it in all_reduce 'bucket 0'
   // (operation 52); all workers were ended", or "rank 1 (host h, pid 123)
   // failed in epoch 0 step 17: <what it noted>; ...". Only the noted text when
-  // all workers noted the same. Empty when all went well, or when workers
-  // ended with 1 or 2 and none noted why: they said it themselves.
+  // all workers noted the same. "all workers have left the run: signal 15
+  // (Terminated)". Empty when all went well, or when workers ended with 1 or 2
+  // and none noted why: they said it themselves.
   char message[2048];
 } choir_launch_report_t;
 

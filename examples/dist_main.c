@@ -140,7 +140,7 @@ static choir_status_t work(const train_task_t* task,
   choir_status_t status = trainer_run(task, options, &comm);
   if (status)
     choir_comm_abort(comm, choir_status_message(status));
-  else
+  else if (comm)
     status = choir_comm_finalize(comm);
   if (status && ended.is_rank)
     status =

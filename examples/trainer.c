@@ -818,9 +818,13 @@ static choir_status_t enter_generation(trainer_t* trainer) {
   CHOIR_TRY(choir_loader_follow(trainer->evaluation_loader, trainer->rank,
                                 trainer->size, (choir_loader_position_t){0}));
   if (generation->has_come) CHOIR_TRY(forget_rounds(trainer));
-  return choir_comm_all_reduce(trainer->comm, &trainer->finished,
-                               &trainer->finished, 1, CHOIR_DTYPE_I64,
-                               CHOIR_REDUCE_MIN, "rounds that are finished");
+  CHOIR_TRY(choir_comm_all_reduce(
+      trainer->comm, &trainer->finished, &trainer->finished, 1, CHOIR_DTYPE_I64,
+      CHOIR_REDUCE_MIN, "rounds that are finished"));
+  // Nobody is left who knows: once more.
+  if (trainer->finished == INT64_MAX)
+    trainer->finished = steps_done(trainer) - 1;
+  return NULL;
 }
 
 // `status` (taken over) is that of what was done last.
@@ -899,6 +903,22 @@ static choir_status_t run(trainer_t* trainer) {
   return trainer->options->elastic ? end_elastic(trainer) : NULL;
 }
 
+static bool has_left(const trainer_t* trainer) {
+  return trainer->dist_opt &&
+         choir_dist_opt_generation(trainer->dist_opt)->has_left;
+}
+
+// `status` (taken over) is what it ended with: not a failure.
+static void tell_left(const trainer_t* trainer, choir_status_t status) {
+  if (!trainer->options->quiet) {
+    printf("%s\n", choir_status_message(status));
+    fflush(stdout);
+  }
+  choir_status_free(status);
+  choir_comm_release(*trainer->callers_comm);
+  *trainer->callers_comm = NULL;
+}
+
 choir_status_t trainer_run(const train_task_t* task,
                            const train_options_t* options,
                            choir_comm_t** callers_comm) {
@@ -920,6 +940,10 @@ choir_status_t trainer_run(const train_task_t* task,
   if (trainer.device)
     status = choir_status_join(status, choir_trace_stop(trainer.device));
   if (status) clear_bar(&trainer);
+  if (status && has_left(&trainer)) {
+    tell_left(&trainer, status);
+    status = NULL;
+  }
   tear_down(&trainer);
   return status;
 }

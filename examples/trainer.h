@@ -63,8 +63,8 @@ choir_status_t train_task_make(const train_task_t* task,
 // One worker's whole run: data, model, epochs, reports (rank 0 only, on stdout)
 // and checkpoints. comm NULL: the only worker. Where workers are lost
 // (options->elastic) the caller's *comm is replaced by that of those that are
-// left. All ranks pass the same task and options. Not thread-safe; once per
-// process.
+// left; on a rank that leaves them (SIGTERM) by NULL. All ranks pass the same
+// task and options. Not thread-safe; once per process.
 choir_status_t trainer_run(const train_task_t* task,
                            const train_options_t* options, choir_comm_t** comm)
     CHOIR_NODISCARD;

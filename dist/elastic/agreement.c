@@ -145,6 +145,8 @@ static void propose(choir__agreement_t* agreement, double now) {
   if (agreement->best.number == 0) {
     agreement->choice = agreement->wanted;
     agreement->choice.members = agreement->replies;
+    for (int32_t i = 0; i < CHOIR__MEMBERS_MOST / 64; ++i)
+      agreement->choice.members.bits[i] &= ~agreement->leaving.bits[i];
   }
   begin_phase(agreement, CHOIR__AGREE_PROPOSING, now);
   accept(agreement, agreement->own, &agreement->choice);

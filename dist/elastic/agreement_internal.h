@@ -117,6 +117,9 @@ typedef struct choir__agreement_s {
   choir__agreement_phase_t phase;
   choir__decision_t decision;
   choir__members_t gone;  // known to have ended
+  // Those that want to be in no further generation, set by the owner; they
+  // decide like all others.
+  choir__members_t leaving;
   // Whom this member would take in; set by the owner, `members` means nothing.
   choir__decision_t wanted;
   choir__attempt_t latest;  // that this member answered or accepted

@@ -106,6 +106,13 @@ void choir__messages_greet(const choir__membership_t* membership, int32_t kind,
   send_sent(membership, greeting_mark, bytes, to);
 }
 
+void choir__messages_leave(const choir__membership_t* membership) {
+  for (int32_t r = 0; r < membership->size; ++r)
+    if (r != membership->rank)
+      choir__messages_greet(membership, CHOIR__GREETING_LEAVE, membership->rank,
+                            &membership->members[r].at);
+}
+
 // ---- From others ----
 
 // To one who is not in this generation yet.
@@ -176,7 +183,19 @@ static void take_welcome(choir__membership_t* membership,
   membership->size = size;
   memcpy(membership->members, greeting->members,
          (size_t)size * sizeof(choir__member_t));
+  membership->left = (choir__members_t){{0}};
   choir__membership_note(membership);
+}
+
+// It stands behind all else that the member has sent here, like its end.
+static void take_leave(choir__membership_t* membership,
+                       const greeting_t* greeting,
+                       const choir__endpoint_t* from) {
+  const int32_t rank = greeting->rank;
+  if (greeting->generation == membership->generation && rank >= 0 &&
+      rank < membership->size &&
+      choir__endpoint_equal(&membership->members[rank].at, from))
+    choir__members_add(&membership->left, rank);
 }
 
 static void take_greeting(choir__membership_t* membership,
@@ -191,6 +210,9 @@ static void take_greeting(choir__membership_t* membership,
       return;
     case CHOIR__GREETING_AWAY:
       membership->is_turned_away = true;
+      return;
+    case CHOIR__GREETING_LEAVE:
+      take_leave(membership, greeting, from);
       return;
     default:
       return;

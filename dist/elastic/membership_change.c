@@ -31,7 +31,8 @@ typedef struct change_s {
   choir_comm_t* comm;  // the caller's
   // Of this generation's ranks, [size]: those there, -1: it has come since.
   int32_t ranks[CHOIR__MEMBERS_MOST];
-  bool has_come;  // this member itself
+  choir__members_t left;  // of the caller's ranks
+  bool has_come;          // this member itself
   double start;
 } change_t;
 
@@ -51,12 +52,26 @@ static bool has_ended(const choir__membership_t* membership,
          errno == ESRCH;
 }
 
+// All members are processes of this host, and always were.
+static bool is_on_one_host(const choir__membership_t* membership,
+                           const choir_comm_t* comm) {
+  return comm->hosts.count == 1 && choir__membership_is_local(membership);
+}
+
 static bool is_gone(const change_t* change, int32_t rank) {
+  const choir__membership_t* membership = change->membership;
   const int32_t before = change->ranks[rank];
-  if (before < 0)
-    return has_ended(change->membership, &change->membership->members[rank]);
-  return atomic_load(&change->comm->peers[before].presence) ==
-         CHOIR_COMM_PEER_GONE;
+  // On several hosts it stays until all have decided.
+  if (choir__members_has(&membership->left, rank) &&
+      is_on_one_host(membership, change->comm))
+    return true;
+  const int presence = before < 0
+                           ? CHOIR_COMM_PEER_LEFT
+                           : atomic_load(&change->comm->peers[before].presence);
+  // Who is in the next generation has released the communicator, too.
+  return presence == CHOIR_COMM_PEER_GONE ||
+         (presence == CHOIR_COMM_PEER_LEFT &&
+          has_ended(membership, &membership->members[rank]));
 }
 
 // Those who have asked and are still there.
@@ -79,6 +94,7 @@ static void take_turn(const change_t* change, double waited) {
   choir__agreement_t* agreement = &membership->agreement;
   const double now = choir_clock_seconds();
   want_newcomers(membership, &agreement->wanted);
+  agreement->leaving = membership->left;
   int32_t lower = 0;
   for (int32_t r = 0; r < membership->size; ++r) {
     const bool gone = r != membership->rank && is_gone(change, r);
@@ -131,25 +147,27 @@ static choir_status_t note_waiting(const change_t* change, double waited,
   return NULL;
 }
 
-static choir_status_t agree(const change_t* change) {
-  choir__membership_t* membership = change->membership;
-  const choir_comm_t* comm = change->comm;
+static void begin(choir__membership_t* membership, const choir_comm_t* comm) {
   const choir__agreement_config_t config = {
       .generation = membership->generation,
       .rank = membership->rank,
       .size = membership->size,
       .limit = comm->silence,
       .again = CHOIR__AGAIN_SECONDS,
-      .gone_is_ended =
-          comm->hosts.count == 1 && choir__membership_is_local(membership),
+      .gone_is_ended = is_on_one_host(membership, comm),
       .send = choir__messages_send,
       .self = membership};
-  const double start = choir_clock_seconds();
-  double next = comm->silence + 1;
-  choir_status_t status = NULL;
-  pthread_mutex_lock(&membership->mutex);
   choir__agreement_begin(&membership->agreement, &config);
   membership->is_open = true;
+}
+
+static choir_status_t agree(const change_t* change) {
+  choir__membership_t* membership = change->membership;
+  const double start = choir_clock_seconds();
+  double next = change->comm->silence + 1;
+  choir_status_t status = NULL;
+  pthread_mutex_lock(&membership->mutex);
+  begin(membership, change->comm);
   while (!status) {
     const double waited = choir_clock_seconds() - start;
     take_turn(change, waited);
@@ -160,6 +178,35 @@ static choir_status_t agree(const change_t* change) {
   membership->is_open = false;
   pthread_mutex_unlock(&membership->mutex);
   return status;
+}
+
+// ---- Leaving ----
+
+void choir__membership_leave(choir__membership_t* membership, int number) {
+  choir_board_slot_t* slot = choir__board_slot();
+  if (slot)
+    atomic_store(&slot->left_by, number ? number : CHOIR_BOARD_LEFT_ITSELF);
+  pthread_mutex_lock(&membership->mutex);
+  choir__messages_leave(membership);
+  pthread_mutex_unlock(&membership->mutex);
+}
+
+void choir__membership_see_off(choir__membership_t* membership,
+                               const choir_comm_t* comm) {
+  if (is_on_one_host(membership, comm)) return;
+  const double end = choir_clock_seconds() + comm->silence;
+  double told = 0;
+  pthread_mutex_lock(&membership->mutex);
+  begin(membership, comm);
+  for (double now; (now = choir_clock_seconds()) < end &&
+                   membership->agreement.phase != CHOIR__AGREE_DONE;) {
+    if (now - told > CHOIR__AGAIN_SECONDS) {
+      choir__messages_leave(membership);
+      told = now;
+    }
+    wait_a_turn(membership);
+  }
+  pthread_mutex_unlock(&membership->mutex);
 }
 
 static choir_status_t keep_decision(choir__membership_t* membership) {
@@ -201,6 +248,8 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
   const int32_t rank = membership->rank;
   int32_t size = 0;
   for (int32_t r = 0; r < membership->size; ++r) {
+    if (choir__members_has(&membership->left, r) && change->ranks[r] >= 0)
+      choir__members_add(&change->left, change->ranks[r]);
     if (!choir__members_has(&decision->members, r)) continue;
     if (r == rank) membership->rank = size;
     membership->members[size] = membership->members[r];
@@ -212,6 +261,7 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
     change->ranks[size++] = -1;
   }
   membership->size = size;
+  membership->left = (choir__members_t){{0}};
   ++membership->generation;
   choir__membership_note(membership);
   for (int32_t r = size - decision->newcomer_count; r < size; ++r) {
@@ -367,9 +417,12 @@ static int32_t tell_lost(const change_t* change, char* text, size_t bytes) {
   for (int32_t r = 0; r < before->size; ++r) {
     if (!is_lost(change, r)) continue;
     const choir_comm_peer_t* peer = &before->peers[r];
-    const bool gone = atomic_load(&peer->presence) == CHOIR_COMM_PEER_GONE;
+    const bool gone = atomic_load(&peer->presence) != CHOIR_COMM_PEER_HERE;
     choir__text_append(text, bytes, peer->text);
-    choir__text_append(text, bytes, gone ? " is gone, " : " did not answer, ");
+    choir__text_append(text, bytes,
+                       choir__members_has(&change->left, r) ? " has left, "
+                       : gone                               ? " is gone, "
+                              : " did not answer, ");
     ++lost;
   }
   return lost;

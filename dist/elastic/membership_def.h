@@ -29,6 +29,19 @@ choir_status_t choir__membership_create(choir_comm_t* comm, uint64_t model,
 // Members that ask later hear nothing. Accepts NULL.
 void choir__membership_destroy(choir__membership_t* membership);
 
+// Tells the others that this member is not in their next generation, so that
+// nobody waits for it (who does not hear of it waits for the process's end),
+// and the launcher that signal `number` asked for that; 0: its program. The
+// generation's communicator is the caller's to break, after this. The member
+// makes no more changes.
+void choir__membership_leave(choir__membership_t* membership, int number);
+
+// After that, when the communicator is broken: stays as long as the others need
+// it to decide, which is up to the communicator's silence where they are on
+// several hosts.
+void choir__membership_see_off(choir__membership_t* membership,
+                               const choir_comm_t* comm);
+
 // It is in no generation yet.
 bool choir__membership_is_newcomer(const choir__membership_t* membership);
 // Somebody has asked to be taken in, which the next change does.

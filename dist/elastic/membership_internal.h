@@ -42,7 +42,8 @@ struct choir__membership_s {
   atomic_bool stops;
   // Of this generation, under the mutex; 0: it has come, and is in none yet.
   int64_t generation;
-  int64_t left_out_of;  // the last one that went on without it; 0: none
+  int64_t left_out_of;    // the last one that went on without it; 0: none
+  choir__members_t left;  // who has said that it goes
   bool is_turned_away;
   int32_t rank;
   int32_t size;
@@ -90,11 +91,12 @@ bool choir__endpoint_parse(const char* text, choir__endpoint_t* out_endpoint);
 
 // ---- member_messages.c ----
 
-// Of one who comes, and to it.
+// Of one who comes, and to it; of one who leaves.
 enum {
   CHOIR__GREETING_JOIN,     // may it take part?
   CHOIR__GREETING_WELCOME,  // yes, as this rank; all members
   CHOIR__GREETING_AWAY,     // no: its model or settings are others
+  CHOIR__GREETING_LEAVE,    // this rank is not in the next generation
 };
 // Memory of both packets.
 choir_status_t choir__messages_open(choir__membership_t* membership);
@@ -104,6 +106,7 @@ void choir__messages_send(void* self,
                           const choir__agreement_message_t* message);
 void choir__messages_greet(const choir__membership_t* membership, int32_t kind,
                            int32_t rank, const choir__endpoint_t* to);
+void choir__messages_leave(const choir__membership_t* membership);
 // Takes the next one that is there, if any.
 void choir__messages_receive(choir__membership_t* membership);
 

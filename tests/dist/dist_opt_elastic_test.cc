@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,14 @@ class ElasticRank {
     }
   }
 
+  // On return rank `last`, which ends next, knows that all have made their
+  // steps so far; others may hear of its end here.
+  void ComeLast(int last) {
+    choir_status_t status = choir_comm_barrier(generation().comm, "steps");
+    if (Rank() == last) Must(status);
+    choir_status_free(status);
+  }
+
   // Says how it went, beside what one rank alone comes to.
   [[noreturn]] void End() {
     Training alone(SmallLayers(), nullptr, Elastic());
@@ -109,10 +118,10 @@ class ElasticRank {
 };
 
 // The ranks but `lost` say the same.
-void Expect(int size, const std::vector<int>& lost, const std::string& words) {
-  ProcessGroup group;
-  choir_testing::StartRanks(&group, "shm", size);
-  const std::vector<ProcessResult> results = group.Wait(Patience(90));
+void Expect(ProcessGroup* group, const std::vector<int>& lost,
+            const std::string& words) {
+  const int size = static_cast<int>(group->size());
+  const std::vector<ProcessResult> results = group->Wait(Patience(90));
   std::string first;
   for (int r = 0; r < size; ++r) {
     const ProcessResult& result = results[static_cast<size_t>(r)];
@@ -123,6 +132,11 @@ void Expect(int size, const std::vector<int>& lost, const std::string& words) {
     if (first.empty()) first = Heard(result);
     EXPECT_EQ(Heard(result), first) << r;
   }
+}
+void Expect(int size, const std::vector<int>& lost, const std::string& words) {
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, "shm", size);
+  Expect(&group, lost, words);
 }
 
 class DistOptElasticTestOf : public ::testing::TestWithParam<int> {};
@@ -210,6 +224,27 @@ TEST(DistOptElasticTest, OneFails) {
     rank.End();
   }
   Expect(3, {2}, "^close, generation 2, batches 7,");
+}
+
+// It has let go of all when it ends, and has told nobody why.
+TEST(DistOptElasticTest, OneEndsInOrder) {
+  if (choir_testing::InRank()) {
+    auto rank = std::make_unique<ElasticRank>();
+    rank->TrainUpTo(2);
+    rank->ComeLast(1);
+    if (Rank() == 1) {
+      choir_comm_t* comm = rank->generation().comm;
+      choir_comm_abort(comm, "enough");
+      rank.reset();
+      choir_comm_release(comm);
+      _exit(0);
+    }
+    rank->TrainUpTo(kSteps);
+    if (!choir_testing::Contains(rank->generation().text, "pid \\d+. is gone"))
+      Say(rank->generation().text);
+    rank->End();
+  }
+  Expect(3, {1}, "^close, generation 2, batches 7,");
 }
 
 // A collective of the program's own fails; some are in the step behind it.
@@ -303,6 +338,135 @@ TEST(DistOptElasticTest, NobodyIsLeftWhoKnows) {
   }
   Expect(3, {1}, "nobody is left who has the run's parameters");
 }
+
+// ---- Those who leave ----
+
+// What the call of a rank that leaves returns.
+void ExpectLeft(ElasticRank* rank, const std::string& why,
+                choir_status_t status) {
+  const std::string words =
+      "rank " + std::to_string(Rank()) + " has left the run: " + why;
+  if (choir_status_code(status) != CHOIR_STATUS_ABORTED ||
+      choir_status_message(status) != words || !rank->generation().has_left)
+    Say(choir_status_message(status));
+  choir_status_free(status);
+}
+
+void (*TerminateHandler())(int) {
+  struct sigaction action;
+  sigaction(SIGTERM, nullptr, &action);
+  return action.sa_handler;
+}
+
+// Nor does anybody wait for its end.
+TEST_P(DistOptElasticTestOf, Terminated) {
+  const int leaver = GetParam();
+  if (choir_testing::InRank()) {
+    ElasticRank rank;
+    rank.TrainUpTo(3);
+    rank.ComeLast(leaver);
+    if (Rank() == leaver) {
+      raise(SIGTERM);
+      EXPECT_EQ(TerminateHandler(), SIG_DFL);
+      ExpectLeft(&rank, "SIGTERM", rank.TrainOn(3));
+      ExpectLeft(&rank, "SIGTERM", rank.TrainOn(3));
+      if (rank.step() != 3) Say("its last step is another");
+      for (;;) pause();
+    }
+    Must(rank.TrainOn(3));
+    if (!choir_testing::Matches(
+            rank.generation().text,
+            "generation 2: rank " + std::to_string(leaver) +
+                " \\(host .+, pid \\d+\\) has left, 2 workers go on"))
+      Say(rank.generation().text);
+    rank.TrainUpTo(kSteps);
+    rank.End();
+  }
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, "shm", 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    if (rank == leaver) continue;
+    ASSERT_TRUE(
+        group.WaitForOutput(static_cast<size_t>(rank), "SAYS", Patience(60)));
+  }
+  EXPECT_FALSE(choir_testing::Contains(
+      group.output(static_cast<size_t>(leaver)), "SAYS"))
+      << group.output(static_cast<size_t>(leaver));
+  group.Signal(static_cast<size_t>(leaver), SIGKILL);
+  Expect(&group, {leaver}, "^close, generation 2, batches 7,");
+}
+
+// As the program calls for, until nobody is left.
+TEST(DistOptElasticTest, AllLeave) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank;
+    rank.TrainUpTo(2 + Rank());
+    choir_dist_opt_leave(rank.training().dist());
+    choir_status_t status = rank.TrainOn(rank.step());
+    if (!choir_testing::Matches(
+            choir_status_message(status),
+            "rank 0 has left the run: choir_dist_opt_leave"))
+      Say(choir_status_message(status));
+    choir_status_free(status);
+    Say(rank.generation().has_left ? "left" : "not left");
+    _exit(0);
+  }
+  Expect(3, {}, "^left$");
+}
+
+// It has to go while it waits for one that is lost.
+TEST(DistOptElasticTest, TerminatedInACollective) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank;
+    rank.TrainUpTo(3);
+    rank.ComeLast(0);
+    if (Rank() == 0) raise(SIGKILL);
+    raise(SIGTERM);
+    choir_status_t status = choir_comm_barrier(rank.generation().comm, "end");
+    ExpectLeft(&rank, "SIGTERM",
+               choir_training_recover(rank.training().model(), status));
+    Say("generation " + std::to_string(rank.generation().number));
+    _exit(0);
+  }
+  Expect(2, {0}, "^generation 1$");
+}
+
+// What handles SIGTERM, with an elastic DistOpt and after it.
+void ExpectHandlers(bool is_elastic, bool is_watched, void (*before)(int)) {
+  signal(SIGTERM, before);
+  {
+    choir_comm_t* comm = Join();
+    Training::Options options = Elastic();
+    options.elastic = is_elastic;
+    Training training(SmallLayers(), comm, options);
+    EXPECT_EQ(TerminateHandler(), before);
+    Must(training.Attach());
+    EXPECT_EQ(TerminateHandler() != before, is_watched);
+    choir_comm_release(comm);
+  }
+  EXPECT_EQ(TerminateHandler(), before);
+  signal(SIGTERM, SIG_DFL);
+}
+
+TEST(DistOptElasticTest, Handlers) {
+  ExpectHandlers(true, true, SIG_DFL);
+  ExpectHandlers(true, false, SIG_IGN);
+  ExpectHandlers(false, false, SIG_DFL);
+}
+
+TEST(DistOptElasticTest, OnlyElasticOnesLeave) {
+  choir_comm_t* comm = Join();
+  Training training(SmallLayers(), comm, Training::Options());
+  Must(training.Attach());
+  choir_dist_opt_leave(nullptr);
+  choir_dist_opt_leave(training.dist());
+  choir_status_t status = training.TrainOn(0, 0, kGlobal, kGlobal);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
+  choir_status_free(status);
+  choir_comm_release(comm);
+}
+
+// ---- What is refused ----
 
 // What it cannot do yet is refused by all.
 void Refuse(const Training::Options& options) {

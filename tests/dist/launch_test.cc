@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "dist/elastic/membership_def.h"
 #include "tests/dist/board_member.h"
 #include "tests/testing/ranks.h"
 
@@ -110,7 +111,7 @@ int CountZombies() {
 }
 
 // The launcher's role: prints the report for the parent, and what is left.
-void RunLauncher(int32_t workers, double grace = 1, bool elastic = false) {
+void RunLauncher(int32_t workers, double grace = 1, bool is_elastic = false) {
   std::string filter = Filter();
   char name[] = "launch_test";
   char* argv[] = {name, &filter[0], nullptr};
@@ -118,7 +119,7 @@ void RunLauncher(int32_t workers, double grace = 1, bool elastic = false) {
   config.argv = argv;
   config.workers = workers;
   config.grace = grace;
-  config.elastic = elastic;
+  config.elastic = is_elastic;
   choir_launch_report_t report;
   auto count_fds = [] {
     int count = 0;
@@ -638,6 +639,96 @@ TEST(LaunchTest, WorkersDieWithTheLauncher) {
   std::vector<pid_t> pids = WorkerPids(results[0].output);
   EXPECT_EQ(pids.size(), 2u) << results[0].output;
   EXPECT_TRUE(AllGone(pids, Patience(10)));
+}
+
+// ---- Workers that leave an elastic run ----
+
+// A worker as a member of it.
+class Member {
+ public:
+  Member() : comm_(Join(Patience(20))) {
+    TellPid();
+    Check(choir__membership_create(comm_, 7, &membership_));
+    // Whoever ends after this knows that all have come to it.
+    choir_status_free(choir_comm_barrier(comm_, "members"));
+  }
+
+  [[noreturn]] void LeaveRun(int left_by) {
+    choir__membership_leave(membership_, left_by);
+    choir_comm_abort(comm_, "it leaves");
+    _exit(0);
+  }
+
+  // Until it is alone.
+  void GoOn() {
+    while (choir_comm_size(comm_) > 1) {
+      choir_status_t status = choir_comm_barrier(comm_, "all");
+      choir_status_free(status);
+      if (!status) continue;
+      choir_comm_t* next = nullptr;
+      choir__change_t change;
+      Check(choir__membership_change(membership_, comm_, &next, &change));
+      choir_comm_release(comm_);
+      comm_ = next;
+    }
+  }
+
+ private:
+  static void Check(choir_status_t status) {
+    if (status) _exit(9);
+  }
+  choir_comm_t* comm_;
+  choir__membership_t* membership_ = nullptr;
+};
+
+Report LaunchElastic() {
+  Report report = Launch();
+  EXPECT_EQ(report.failed_rank, -1);
+  EXPECT_EQ(LineAfter(report.process.output, "STATUS="), "ok");
+  // Nobody was started once more.
+  EXPECT_EQ(WorkerPids(report.process.output).size(), 3u)
+      << report.process.output;
+  return report;
+}
+
+// SIGTERM asks it to go, whether it says a word or not.
+TEST(LaunchTest, NobodyComesForOneThatLeft) {
+  if (choir_launch_is_worker()) {
+    Member member;
+    const int rank = atoi(getenv("CHOIR_RANK"));
+    if (rank == 1) raise(SIGTERM);
+    if (rank == 2) member.LeaveRun(SIGTERM);
+    member.GoOn();
+    usleep(100000);  // in which another would come
+    _exit(0);
+  }
+  if (IsLauncher()) RunLauncher(3, 1, true);
+  const Report report = LaunchElastic();
+  EXPECT_EQ(report.exit_status, 0);
+  EXPECT_EQ(report.message, "");
+}
+
+TEST(LaunchTest, AllHaveLeft) {
+  if (choir_launch_is_worker()) {
+    Member member;
+    member.LeaveRun(strcmp(getenv("CHOIR_RANK"), "1") != 0 ? 0 : SIGTERM);
+  }
+  if (IsLauncher()) RunLauncher(3, 1, true);
+  const Report report = LaunchElastic();
+  EXPECT_EQ(report.exit_status, 128 + SIGTERM);
+  EXPECT_EQ(report.message,
+            "all workers have left the run: signal 15 (Terminated)");
+}
+
+TEST(LaunchTest, AllHaveLeftByThemselves) {
+  if (choir_launch_is_worker()) {
+    Member member;
+    member.LeaveRun(0);
+  }
+  if (IsLauncher()) RunLauncher(3, 1, true);
+  const Report report = LaunchElastic();
+  EXPECT_EQ(report.exit_status, 0);
+  EXPECT_EQ(report.message, "all workers have left the run");
 }
 
 // ---- Trees of processes ----

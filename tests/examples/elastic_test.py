@@ -10,7 +10,7 @@ from tests.examples import harness
 
 DIGEST = re.compile(r"digest = ([0-9a-f]{16})")
 CHANGE = re.compile(
-    r"generation \d+: ((?:rank \d+ \(host \S+, pid \d+\) (?:is gone|did not answer), |"
+    r"generation \d+: ((?:rank \d+ \(host \S+, pid \d+\) (?:is gone|has left|did not answer), |"
     r"process \d+ has come, )+)\d+ workers? goe?s? on after step \d+ "
     r"\(\d+\.\d\d s\)\n"
 )
@@ -124,6 +124,67 @@ class ElasticTest(harness.ProgramTest):
             "--workers", 1,
         )  # fmt: skip
         self.assertEqual(digest, DIGEST.findall(whole)[-1:])
+
+    def leave(self, process, rank):
+        """Worker `rank` goes, and another tells it."""
+        pid = self.workers()[rank]
+        os.kill(pid, signal.SIGTERM)
+        out = ""
+        while not ("has left the run" in out and CHANGE.search(out)):
+            line = process.stdout.readline()
+            self.assertTrue(line, "it ended by itself: " + out)
+            out += line
+        self.assertRegex(out, r"(?m)^rank \d has left the run: SIGTERM$")
+        self.assertIn(
+            "pid %d) has left, " % pid, "".join(CHANGE.search(out)[1])
+        )
+
+    def test_two_leave(self):
+        process = self.endless("--reproducible", "--workers", 3)
+        for rank in (1, 0):
+            self.leave(process, rank)
+        self.assertEqual(list(self.workers()), [2])
+        self.expect_bits(process)
+
+    # Those that are left end it, and well.
+    def test_one_leaves_and_one_is_killed(self):
+        process = self.start(
+            *RUN, "--data", self.data, "--elastic", "--reproducible",
+            "--workers", 3,
+        )  # fmt: skip
+        self.until(process, "Starting Epoch 1:")
+        self.leave(process, 2)
+        os.kill(self.workers()[0], signal.SIGKILL)
+        status, out, err = self.finish(process)
+        self.assert_nothing_left()
+        self.assertEqual((status, err), (0, ""), out)
+        whole = self.train(
+            *RUN, "--reproducible", "--workers", 1, "--data", self.data
+        )
+        self.assertEqual(DIGEST.findall(out)[-1], DIGEST.findall(whole)[-1])
+
+    def test_all_leave(self):
+        process = self.endless("--workers", 3)
+        for pid in self.workers().values():
+            os.kill(pid, signal.SIGTERM)
+        status, out, err = self.finish(process)
+        self.assert_nothing_left()
+        self.assertEqual(status, 128 + signal.SIGTERM, out)
+        self.assertRegex(
+            err,
+            r"^mnist_dist: all workers have left the run: signal 15 \(.*\)$",
+        )
+        self.assertEqual(out.count(" has left the run: SIGTERM\n"), 3, out)
+
+    # Workers leave nothing to others that end too.
+    def test_the_launcher_ends(self):
+        process = self.endless("--workers", 3)
+        process.send_signal(signal.SIGTERM)
+        status, out, err = self.finish(process)
+        self.assert_nothing_left()
+        self.assertEqual(status, 128 + signal.SIGTERM, out)
+        self.assertIn("interrupted by signal 15", err)
+        self.assertNotIn("has left", out)
 
     # Also one that came is killed.
     def test_another_takes_its_place(self):
