@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/random.h"
@@ -87,6 +89,27 @@ inline void Arrange(Layout layout, choir_view_t* view) {
 
 // What is f32 beside sources of 16 bits, of what can be.
 enum class Wide { kNothing, kSources, kResults };
+
+// The first `count` elements of a problem's buffer `number`, drawn once for all
+// problems: drawing takes longer than most kernels.
+inline const char* Drawn(size_t number, choir_dtype_t dtype, size_t count) {
+  static std::map<std::pair<size_t, choir_dtype_t>, std::vector<char>> drawn;
+  std::vector<char>& data = drawn[{number, dtype}];
+  const size_t bytes = choir_dtype_bytes(dtype);
+  const choir_random_key_t key = {7, static_cast<uint32_t>(number), 0};
+  while (data.size() < count * bytes) {
+    const size_t end = data.size();
+    uint32_t words[4];
+    choir_random_block(key, 0, static_cast<uint32_t>(end / bytes / 4), words);
+    data.resize(end + 4 * bytes);
+    for (size_t i = 0; i < 4; ++i) {
+      const double value = choir_random_to_normal(words[i]);
+      choir_element_store(&data[end + i * bytes], dtype,
+                          choir_dtype_is_float(dtype) ? value : 3 * value + 5);
+    }
+  }
+  return data.data();
+}
 
 class Problem {
  public:
@@ -203,17 +226,9 @@ class Problem {
     buffers_.push_back(buffer);
     view->buffer = buffer;
     view->offset = kGuard;
-    choir_random_key_t key = {7, static_cast<uint32_t>(buffers_.size()), 0};
-    char* data = static_cast<char*>(choir_buffer_data(buffer));
-    uint32_t words[4] = {};
-    for (int64_t i = 0; i < count; ++i) {
-      if (i % 4 == 0)
-        choir_random_block(key, 0, static_cast<uint32_t>(i / 4), words);
-      const double value = choir_random_to_normal(words[i % 4]);
-      choir_element_store(
-          data + static_cast<size_t>(i) * bytes, view->dtype,
-          choir_dtype_is_float(view->dtype) ? value : 3 * value + 5);
-    }
+    memcpy(choir_buffer_data(buffer),
+           Drawn(buffers_.size(), view->dtype, static_cast<size_t>(count)),
+           static_cast<size_t>(count) * bytes);
   }
 
   // What indices count: the attribute "depth", or the elements of source 0
@@ -273,7 +288,7 @@ class Problem {
               IndexLimit());
           break;
         default:
-          break;
+          return;
       }
       choir_element_store(at, view->dtype, value);
     }
