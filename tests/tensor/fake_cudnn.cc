@@ -526,6 +526,10 @@ void FakeCudnn::Compute(Work* work) {
                           static_cast<int64_t>(choir_dtype_bytes(dtype)),
         dtype, value);
   };
+  auto count = [](const Tensor& tensor) {
+    return static_cast<size_t>(tensor.shape[0] * tensor.shape[1] *
+                               tensor.shape[2] * tensor.shape[3]);
+  };
   // Calls visit(index) for all elements.
   auto each = [](const Tensor& tensor, auto visit) {
     int64_t i[4];
@@ -542,9 +546,7 @@ void FakeCudnn::Compute(Work* work) {
                            : op.kind == CHOIR__CUDNN_CONVOLUTION_BWD_FILTER
                                ? op.w
                                : op.y;
-    const size_t count = static_cast<size_t>(result.shape[0] * result.shape[1] *
-                                             result.shape[2] * result.shape[3]);
-    if (result.is_virtual) work->virtuals[result.id].assign(count, 0);
+    if (result.is_virtual) work->virtuals[result.id].assign(count(result), 0);
     if (op.kind == CHOIR__CUDNN_OPERATION_POINTWISE) {
       each(result, [&](const int64_t* i) {
         const double value = load(op.x, i);
@@ -554,7 +556,17 @@ void FakeCudnn::Compute(Work* work) {
       });
       continue;
     }
-    std::vector<double> sums(count, 0);
+    // Each read once, the result as the zeros that its sums begin with.
+    auto elements = [&](const Tensor& tensor) {
+      std::vector<double> all(count(tensor), 0);
+      if (&tensor != &result)
+        each(tensor, [&](const int64_t* i) {
+          all[row_major(tensor, i)] = load(tensor, i);
+        });
+      return all;
+    };
+    std::vector<double> xs = elements(op.x), ws = elements(op.w),
+                        ys = elements(op.y);
     const int64_t group_channels = op.w.shape[1];
     const int64_t groups = op.x.shape[1] / group_channels;
     const int64_t group_filters = op.y.shape[1] / groups;
@@ -570,16 +582,22 @@ void FakeCudnn::Compute(Work* work) {
             if (x[2] < 0 || x[2] >= op.x.shape[2] || x[3] < 0 ||
                 x[3] >= op.x.shape[3])
               continue;
-            if (op.kind == CHOIR__CUDNN_CONVOLUTION_BWD_DATA)
-              sums[row_major(op.x, x)] += load(op.w, w) * load(op.y, y);
-            else if (op.kind == CHOIR__CUDNN_CONVOLUTION_BWD_FILTER)
-              sums[row_major(op.w, w)] += load(op.x, x) * load(op.y, y);
+            double& of_x = xs[row_major(op.x, x)];
+            double& of_w = ws[row_major(op.w, w)];
+            double& of_y = ys[row_major(op.y, y)];
+            if (&result == &op.x)
+              of_x += of_w * of_y;
+            else if (&result == &op.w)
+              of_w += of_x * of_y;
             else
-              sums[row_major(op.y, y)] += load(op.x, x) * load(op.w, w);
+              of_y += of_x * of_w;
           }
         }
       }
     });
+    const std::vector<double>& sums = &result == &op.x   ? xs
+                                      : &result == &op.w ? ws
+                                                         : ys;
     each(result, [&](const int64_t* i) {
       double value = op.alpha * sums[row_major(result, i)];
       if (op.beta != 0) value += op.beta * load(result, i);
