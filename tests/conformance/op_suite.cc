@@ -206,6 +206,14 @@ class OpSuite : public ::testing::TestWithParam<Problem> {
     return index == 0 || (index + GetParam().number + dtype) % 4 == 0;
   }
 
+  // Likewise which of the values of KeepsNaNAndInfinity stand in a source. NaN,
+  // the first, does so on every device.
+  bool IsPut(size_t value, int dtype, size_t source) const {
+    if (!kSanitized && (value == 0 || GetParam().device == kDevices[0]))
+      return true;
+    return (value + GetParam().number + dtype + source) % 4 == 0;
+  }
+
   bool Fits(const Arrangement& arranged) const {
     if (arranged.accumulate && def_->no_accumulate) return false;
     if (arranged.sources == kChannelsLast ||
@@ -385,8 +393,10 @@ class OpSuite : public ::testing::TestWithParam<Problem> {
 // numbers.
 TEST_P(OpSuite, KeepsNaNAndInfinity) {
   const auto keeps = [&](std::vector<Values> sources, size_t s) {
-    for (double special :
-         {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL, -0.0}) {
+    const double specials[] = {NAN, HUGE_VAL, -HUGE_VAL, -0.0};
+    for (size_t i = 0; i < std::size(specials); ++i) {
+      if (!IsPut(i, sources[s].dtype, s)) continue;
+      const double special = specials[i];
       SCOPED_TRACE(special);
       std::vector<double>& elements = sources[s].elements;
       elements[elements.size() / 3] = elements.back() = special;
