@@ -20,6 +20,7 @@ typedef struct handed_s {
   choir_tensor_t** tensors;  // [count] the parameters', then the states
   size_t count;
   size_t bytes;  // of this memory
+  int32_t lost;  // ranks, since the generation that handed it on
 } handed_t;
 
 // ---- Whether it can be ----
@@ -272,6 +273,7 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   *out_is_new = false;
   CHOIR_TRY(
       choir__membership_change(dist->membership, dist->comm, &comm, &change));
+  handed->lost = change.has_come ? 0 : handed->lost + change.lost;
   if (change.has_come) *step = -1;
   dist->updater.vtable->detach(&dist->updater);
   CHOIR_TRY(take_comm(dist, comm));
@@ -284,6 +286,7 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   dist->generation.step = *step;
   dist->generation.seconds = change.seconds;
   dist->generation.has_come = change.has_come;
+  dist->generation.lost = handed->lost;
   memcpy(dist->generation.text, change.text, sizeof(change.text));
   return follow(dist, *step);
 }

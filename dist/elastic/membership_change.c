@@ -352,19 +352,22 @@ static choir_status_t join(const change_t* change, choir_comm_t** out_comm) {
   return NULL;
 }
 
-// "rank 1 (host h, pid 7) is gone, "
-static void tell_lost(const change_t* change, char* text, size_t bytes) {
+// "rank 1 (host h, pid 7) is gone, ". Returns how many.
+static int32_t tell_lost(const change_t* change, char* text, size_t bytes) {
+  int32_t lost = 0;
   const choir_comm_t* before = change->comm;
   for (int32_t r = 0; r < before->size; ++r) {
     bool is_there = false;
     for (int32_t i = 0; i < change->membership->size; ++i)
       is_there = is_there || change->ranks[i] == r;
     if (is_there) continue;
+    ++lost;
     const choir_comm_peer_t* peer = &before->peers[r];
     const bool gone = atomic_load(&peer->presence) == CHOIR_COMM_PEER_GONE;
     choir__text_append(text, bytes, peer->text);
     choir__text_append(text, bytes, gone ? " is gone, " : " did not answer, ");
   }
+  return lost;
 }
 
 static void tell_come(const change_t* change, char* text, size_t bytes) {
@@ -383,12 +386,13 @@ static void describe(const change_t* change, choir__change_t* out_change) {
   const size_t bytes = sizeof(out_change->text);
   out_change->generation = membership->generation;
   out_change->has_come = change->has_come;
+  out_change->lost = 0;
   out_change->seconds = choir_clock_seconds() - change->start;
   snprintf(text, bytes, "generation %lld: ", (long long)membership->generation);
   if (change->has_come) {
     choir__text_append(text, bytes, "this worker has come, ");
   } else {
-    tell_lost(change, text, bytes);
+    out_change->lost = tell_lost(change, text, bytes);
     tell_come(change, text, bytes);
   }
   choir__text_append_number(text, bytes, (uint64_t)membership->size);
