@@ -187,6 +187,8 @@ typedef struct choir_generation_s {
   char text[512];      // "generation 2: rank 1 (host h, pid 7) is gone, 3
                        // workers go on"; of the first: ""
   bool has_left;       // this rank; the others go on without it
+  int32_t lost;        // ranks of the one before that did not go on; of a rank
+                       // that has come: 0
 } choir_generation_t;
 // Lent; it changes in choir_model_train_one_batch and choir_training_recover.
 CHOIR_API const choir_generation_t* choir_dist_opt_generation(

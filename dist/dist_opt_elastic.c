@@ -22,6 +22,7 @@ typedef struct handed_s {
   choir_tensor_t** tensors;  // [count] the parameters', then the states
   size_t count;
   size_t bytes;        // of this memory
+  int32_t lost;        // ranks, since the generation that handed it on
   choir__kept_t kept;  // of the strategy
 } handed_t;
 
@@ -406,6 +407,7 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   *out_is_new = false;
   CHOIR_TRY(
       choir__membership_change(dist->membership, dist->comm, &comm, &change));
+  handed->lost = change.has_come ? 0 : handed->lost + change.lost;
   if (change.has_come) {
     *step = -1;
     choir__elastic_drop_kept(dist, &handed->kept);
@@ -422,8 +424,9 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   dist->generation.step = *step;
   dist->generation.seconds = change.seconds;
   dist->generation.has_come = change.has_come;
+  dist->generation.lost = handed->lost;
   memcpy(dist->generation.text, change.text, sizeof(change.text));
-  if (dist->kept.count > 0 && change.lost > 0)
+  if (dist->kept.count > 0 && handed->lost > 0)
     choir__text_append(dist->generation.text, sizeof(dist->generation.text),
                        " without what others had not sent");
   return follow(dist, *step);

@@ -3,11 +3,8 @@
 #include "dist/elastic/membership_def.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -42,32 +39,6 @@ static choir_status_t start_thread(choir__membership_t* membership) {
                        strerror(error));
   membership->thread_runs = true;
   return NULL;
-}
-
-// For newcomers of other hosts, who ask them.
-static void list_members(const choir__membership_t* membership) {
-  // $CHOIR_MEMBERS: not for users: a file on this host with a line ADDRESS:PORT
-  // for each member of an elastic run, whom newcomers ask to be taken in;
-  // members write it. Not set: newcomers find members on the launcher's board.
-  const char* path = getenv("CHOIR_MEMBERS");
-  if (!path || !path[0]) return;
-  char written[PATH_MAX];
-  snprintf(written, sizeof(written), "%s.%d", path, (int)membership->own.pid);
-  FILE* file = fopen(written, "we");
-  if (!file) return;
-  for (int32_t r = 0; r < membership->size; ++r) {
-    char text[CHOIR__ENDPOINT_TEXT_BYTES];
-    fprintf(file, "%s\n",
-            choir__endpoint_print(&membership->members[r].at, text));
-  }
-  // Whole, or as it was.
-  if (fclose(file) || rename(written, path)) unlink(written);
-}
-
-void choir__membership_note(const choir__membership_t* membership) {
-  choir_board_slot_t* slot = choir__board_slot();
-  if (slot) atomic_store(&slot->is_member, membership->generation > 0);
-  if (membership->generation > 0) list_members(membership);
 }
 
 static choir_status_t open(choir__membership_t* membership,

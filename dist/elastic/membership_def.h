@@ -54,7 +54,7 @@ typedef struct choir__change_s {
   char text[512];
   double seconds;  // from the call on
   bool has_come;   // this member; what it has of the run, if any, is older
-  int32_t lost;    // members that are not in it any more
+  int32_t lost;    // ranks of the one before that are not in it; has_come: 0
 } choir__change_t;
 
 // After the communicator of this generation broke, on all members that are

@@ -60,8 +60,6 @@ struct choir__membership_s {
 
 // All of them, of this generation and those who would come, are on this host.
 bool choir__membership_is_local(const choir__membership_t* membership);
-// It is a member now, or is none any more: newcomers ask those who are.
-void choir__membership_note(const choir__membership_t* membership);
 
 // ---- member_sockets.c ----
 
@@ -88,6 +86,11 @@ bool choir__endpoint_equal(const choir__endpoint_t* a,
 const char* choir__endpoint_print(const choir__endpoint_t* endpoint,
                                   char text[CHOIR__ENDPOINT_TEXT_BYTES]);
 bool choir__endpoint_parse(const char* text, choir__endpoint_t* out_endpoint);
+
+// ---- member_listing.c ----
+
+// It is a member now, or is none any more: newcomers ask those who are.
+void choir__membership_note(const choir__membership_t* membership);
 
 // ---- member_messages.c ----
 

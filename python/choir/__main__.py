@@ -13,7 +13,8 @@ made of the logs and traces of runs, and ONNX files.
 launcher itself runs with; choir.dist, opt.DistOpt and the loader of each know
 their rank. When one worker fails the others are ended, and one sentence on
 stderr says which it was and what the rest waited for. Ctrl-C, SIGTERM and SIGHUP
-end all. Exit status: 0, 1, 2 for wrong usage, 128 + n for signal n. For several
+end all; with --elastic the others of a worker that was killed go on, and another is
+started. Exit status: 0, 1, 2 for wrong usage, 128 + n for signal n. For several
 hosts see choirrun.
 """
 
@@ -92,6 +93,12 @@ def _parser() -> argparse.ArgumentParser:
         default=1.0,
         metavar="S",
         help="seconds between SIGTERM and SIGKILL for workers to be ended (1)",
+    )
+    parser.add_argument(
+        "--elastic",
+        action="store_true",
+        help="a worker that a signal kills does not end the others, and another is "
+        "started: for opt.DistOpt(elastic=True)",
     )
     parser.add_argument(
         "-m",
@@ -244,6 +251,7 @@ def launch(
     workers: int,
     comm: str | None = None,
     grace: float = 1.0,
+    elastic: bool = False,
 ) -> int:
     """Runs `workers` interpreters with `command` as their arguments, and says on
     stderr what went wrong; the exit status. Call from the main thread."""
@@ -255,6 +263,7 @@ def launch(
         workers,
         comm.encode() if comm else None,
         grace,
+        elastic,
     )
     report = LaunchReport()
     sys.stdout.flush()
@@ -286,7 +295,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"there is no script {script}")
     try:
         return launch(
-            options.command, options.num_proc, options.comm, options.grace
+            options.command,
+            options.num_proc,
+            options.comm,
+            options.grace,
+            options.elastic,
         )
     except ValueError as error:
         parser.error(str(error))

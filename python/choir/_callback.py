@@ -52,6 +52,17 @@ class Callback:
         return ctypes.addressof(self.struct)
 
 
+def forgive(*callbacks: Callback) -> None:
+    """Behind a call that succeeded all the same: drops what callbacks raised, but
+    what shall end the program."""
+    for callback in callbacks:
+        callback.errors[:] = [
+            error
+            for error in callback.errors
+            if not isinstance(error, Exception)
+        ]
+
+
 def finish(status: int | None, *callbacks: Callback) -> None:
     """Behind the library's call: raises what a callback raised, else the
     library's own failure."""

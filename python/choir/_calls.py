@@ -81,7 +81,7 @@ _COMPUTING = frozenset(
     onnx_place optimizer_attach optimizer_update
     profile_destroy profile_print profile_reset profile_start profile_stop
     scope_create stream_synchronize tensor_digest tensor_read tensor_write
-    training_resume training_save updater_consolidate updater_gather
+    training_follow training_recover training_resume training_save updater_consolidate updater_gather
     """.split()
 )
 

@@ -154,13 +154,27 @@ class Communicator(NotCopied):
         # What joined ends with the process, also when Ctrl-C comes meanwhile.
         with deferred():
             self.handle = get(lib.comm_create, byref(config))
-            self.global_rank: int = lib.comm_rank(self.handle)
-            self.world_size: int = lib.comm_size(self.handle)
-            self.local_rank: int = lib.comm_local_rank(self.handle)
-            self.local_size: int = lib.comm_local_size(self.handle)
+            # Of an elastic run under way: alone until DistOpt is taken in.
+            self.is_newcomer: bool = lib.comm_is_newcomer(self.handle)
+            self._look()
             self._number = next(_numbers)
             _living.add(self)
             _end_with_process()
+
+    def _look(self) -> None:
+        self.global_rank: int = lib.comm_rank(self.handle)
+        self.world_size: int = lib.comm_size(self.handle)
+        self.local_rank: int = lib.comm_local_rank(self.handle)
+        self.local_size: int = lib.comm_local_size(self.handle)
+
+    def _become(self, handle: int) -> None:
+        """That of the next generation of an elastic run, which is lent."""
+        with deferred():
+            lib.comm_retain(handle)
+            before, self.handle = self.handle, handle
+            self.is_newcomer = False
+            self._look()
+            lib.comm_release(before)
 
     def __del__(self) -> None:
         handle, self.handle = getattr(self, "handle", None), None
@@ -550,7 +564,7 @@ def set_default(comm: Communicator | None) -> None:
 
 def local_workers() -> int:
     """Workers on this host, as far as is known yet."""
-    known = [comm.local_size for comm in _living]
+    known = [comm.local_size for comm in _living if not comm.is_newcomer]
     if known:
         return max(known)
     for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "CHOIR_SIZE"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import weakref
+from typing import NamedTuple
 
 from choir import _checkpoint, _comm, _engine, autograd
 from choir._comm import Communicator, NcclIdHolder
@@ -22,9 +24,25 @@ from choir._calls import (
 from choir._optimizers import SGD, Optimizer
 from choir._raw import CTensor
 from choir._schedules import DecayScheduler
-from choir._sections import deferred
+from choir._sections import deferred, lock
 from choir._settings import Table
 from choir.tensor import Tensor
+
+
+class WorkersChanged(Exception):
+    """Workers were lost, or came, in a step of a function of dist.elastic.run,
+    which catches it and calls the function again."""
+
+
+class Generation(NamedTuple):
+    """The workers of an elastic run, from when on."""
+
+    number: int  # 1: those that it began with
+    step: int  # steps that were done when it began
+    lost: int  # workers of the one before that did not go on
+    has_come: bool  # this worker, with it: all that it has is from the others
+    seconds: float  # that the change took
+    text: str  # "generation 2: rank 1 (host h, pid 7) is gone, 3 workers go on"
 
 
 class StrategyChange(Exception):
@@ -38,6 +56,8 @@ class StrategyChange(Exception):
 
 # A checkpoint's line with the strategy and its settings.
 _STRATEGY_LINE = "python.strategy"
+# The DistOpt of this process whose run is elastic.
+_elastic_one: weakref.ref[DistOpt] | None = None
 # SINGA's old names.
 _OLD_NAMES = {"plain": "fp32", "half": "fp16"}
 
@@ -53,6 +73,11 @@ def strategies() -> dict[str, Table]:
         option = lib.strategy_def_option(definition).decode()
         found[option] = Table(lib.strategy_def_config(definition))
         index += 1
+
+
+def elastic_one() -> DistOpt | None:
+    """The one that dist.elastic is about."""
+    return _elastic_one() if _elastic_one else None
 
 
 class DistOpt(Owner, NotCopied):
@@ -76,6 +101,12 @@ class DistOpt(Owner, NotCopied):
     Loader(micro_shard=...) of the same size deals them out; the tensors that the
     model is called with have samples as first dimension, and all that is computed
     from them; BatchNorm2d needs sync=True.
+    elastic: a worker that is lost does not end the run (docs/elastic.md). The others
+    make the step at hand again, as the workers that are left; the launcher's
+    `--elastic` starts another, which they take in. It wants a compiled model.Model,
+    and Model.follow before the first step; the strategy is chosen before that. After
+    a change world_size, global_rank, local_rank, the communicator and choir.dist are
+    those of the workers there are now, and `generation` tells.
 
     At the first step the models of all ranks are compared, rank 0's parameters
     are sent to all, and gradients come to lie in memory that the communicator
@@ -98,6 +129,7 @@ class DistOpt(Owner, NotCopied):
         shard: bool = False,
         peer_memory: bool = True,
         micro_shard: int = 0,
+        elastic: bool = False,
     ) -> None:
         self.micro_shard = ranged(micro_shard, "micro_shard", 32)
         self.opt = opt if opt is not None else SGD()
@@ -133,10 +165,9 @@ class DistOpt(Owner, NotCopied):
             )
             lib.comm_abort(self.communicator.handle, sentence.encode())
             raise StateError(sentence)
-        self.world_size: int = self.communicator.world_size
-        self.local_rank: int = self.communicator.local_rank
-        self.global_rank: int = self.communicator.global_rank
+        self._place()
         settings = {
+            "elastic": bool(elastic),
             "backward_passes_per_step": backward_passes_per_step,
             "shard": shard,
             "peer_memory": peer_memory,
@@ -149,6 +180,18 @@ class DistOpt(Owner, NotCopied):
         self.handle: int | None = None
         self._strategy: tuple[str, tuple] = ("fp32", ())
         self._chosen = self._strategy  # by use()
+        self.elastic: bool = bool(elastic)
+        self.generation = Generation(1, 0, 0, False, 0.0, "")
+        # Of an elastic run, which the library has lent: (a loader or None,).
+        self._followed: tuple = ()
+        if self.elastic:
+            global _elastic_one
+            _elastic_one = weakref.ref(self)
+
+    def _place(self) -> None:
+        self.world_size: int = self.communicator.world_size
+        self.local_rank: int = self.communicator.local_rank
+        self.global_rank: int = self.communicator.global_rank
         autograd.place.partition = (self.global_rank, self.world_size)
 
     def _own_handle(self) -> int:
@@ -168,6 +211,67 @@ class DistOpt(Owner, NotCopied):
 
     def _updater(self) -> int:
         return lib.dist_opt_updater(self._own_handle())
+
+    # ---- Elastic runs ----
+
+    def _take_generation(self) -> bool:
+        """Whether the workers are others than at the last look; then this one's
+        place is that among them."""
+        if not self.elastic or self.handle is None:
+            return False
+        now = lib.dist_opt_generation(self.handle).contents
+        if now.number == self.generation.number:
+            return False
+        with deferred():
+            self.communicator._become(now.comm)
+            self._place()
+            self.generation = Generation(
+                now.number,
+                now.step,
+                now.lost,
+                now.has_come,
+                now.seconds,
+                now.text.decode(errors="replace"),
+            )
+        return True
+
+    def _has_come(self) -> bool:
+        """Whether this worker came to a run under way."""
+        self._take_generation()
+        return self.generation.has_come
+
+    def _follow(self, engine, loader) -> bool:
+        """Whether this worker has come by it."""
+        is_first = not self._followed
+        with deferred():
+            self._take_generation()  # a newcomer was taken in with the engine
+            engine.follow(loader)
+            self._followed = (loader,)
+            self.opt._step = engine.step()
+        return is_first and self.generation.has_come
+
+    def recover(self, error: BaseException) -> None:
+        """After a CommError of a collective of the program's own: where workers were
+        lost, or come, and the others can go on, it makes the change that a training
+        step would have made. Else it raises the error, or what went wrong.
+
+        Some may be past that collective, in a later step, which is taken back: all
+        go on after the step that `generation` says, and the program sees to what all
+        of them do again; dist.elastic.run does it."""
+        engine = self.opt._engine
+        if not self.elastic or engine is None or not self._is_broken():
+            raise error
+        with lock, deferred():
+            status = engine.recover(error)
+            self._take_generation()
+            self.opt._step = engine.step()
+            check(status)
+
+    def _is_broken(self) -> bool:
+        handle = self.communicator.handle
+        fault = lib.comm_poll_error(handle) if handle else None
+        lib.status_free(fault)
+        return fault is not None
 
     # What models need of an optimizer.
 
@@ -257,8 +361,15 @@ class DistOpt(Owner, NotCopied):
                 "autograd.backward instead, with all_reduce(grad.data), wait() and "
                 "update(param, grad) for each parameter, and step() at the end"
             )
+        if here.is_taken_back:
+            return
         wanted = (option, tuple(sorted(settings.items())))
         if here.engine is None:
+            if self.elastic:
+                raise NotImplementedError(
+                    "DistOpt: elastic runs are steps of a compiled model.Model that "
+                    "call the optimizer with the loss in train_one_batch"
+                )
             if wanted != self._strategy:
                 self._use(*wanted)
             self.opt._train_alone(

@@ -16,7 +16,7 @@ from ctypes import byref, c_uint64, c_void_p
 from functools import partial
 
 from choir import _raw, _sync_norm, _tape, autograd
-from choir._callback import Callback, finish
+from choir._callback import Callback, finish, forgive
 from choir._here import here
 from choir._calls import (
     NotCopied,
@@ -25,6 +25,7 @@ from choir._calls import (
     check,
     get,
     lib,
+    make_status,
     ranged,
 )
 from choir._lib import (
@@ -125,6 +126,16 @@ class Engine(Owner, NotCopied):
             if not param.contents.trainable:
                 tensor.stores_grad = False
 
+    def follow(self, loader) -> None:
+        """The loader that goes where an elastic run goes; None: none."""
+        handle = None if loader is None else loader.handle
+        check(lib.training_follow(self._handle, handle))
+
+    def recover(self, error: BaseException) -> int | None:
+        """After a failure of a collective: a status, None where the ranks that are
+        left go on (choir_training_recover)."""
+        return lib.training_recover(self._handle, make_status(error))
+
     def detach(self) -> None:
         """Of the updater, which may go to another engine now."""
         self.has_updater = False
@@ -204,6 +215,8 @@ class Engine(Owner, NotCopied):
         )  # fmt: skip
         self._samples = {id(x) for x in inputs}
         status, callbacks = self._call(body, lib.model_train_one_batch, batch)
+        if not status:
+            forgive(*callbacks)  # of a step that was taken back
         is_done = self.recorded and (self.has_updated() or not status)
         if self.recorded:
             self._constants.end_step(is_done)

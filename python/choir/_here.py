@@ -31,6 +31,10 @@ class _Here(threading.local):
         self.part: _Part | None = None  # in autograd.recompute
         # Layers of batch norm over all ranks that a compile has come to.
         self.sync_norms: list | None = None
+        # The optimizer's calls in train_one_batch do nothing: its step was taken back.
+        self.is_taken_back = False
+        # Whether such a step raises WorkersChanged (elastic.run).
+        self.raises_changes = False
         # Whether it is training outside, while a Composite's forward records.
         self.outer_training: bool | None = None
 

@@ -315,6 +315,7 @@ class CommConfig(Structure):
         ("id", CommId), ("rendezvous", c_char * 272), ("deadline", c_double),
         ("silence", c_double), ("segment_bytes", c_size_t), ("device", _P),
         ("encrypt", c_bool), ("is_newcomer", c_bool),
+        ("rendezvous_fd", c_int32),
     ]
 
 class CommTensor(Structure):
@@ -333,6 +334,14 @@ class Collective(Structure):
         ("tensor_count", c_int32), ("in_host_memory", c_bool),
         ("in_step", c_bool), ("step", c_int64), ("batch", c_int64),
         ("refusal", c_char_p), ("refusal_code", c_int), ("name", c_char_p),
+    ]
+
+class Generation(Structure):
+    """choir_generation_t"""
+    _fields_ = [
+        ("number", c_int64), ("comm", _P), ("step", c_int64),
+        ("seconds", c_double), ("has_come", c_bool), ("text", c_char * 512),
+        ("has_left", c_bool), ("lost", c_int32),
     ]
 
 class LaunchConfig(Structure):
@@ -599,12 +608,14 @@ FUNCTIONS = {
     "comm_id_make": (_P, [POINTER(CommId)]),
     "comm_config_init": (_P, [POINTER(CommConfig)]),
     "comm_create": (_P, [POINTER(CommConfig), POINTER(_P)]),
+    "comm_retain": (None, [_P]),
     "comm_release": (None, [_P]),
     "comm_finalize": (_P, [_P]),
     "comm_shutdown": (_P, []),
     "comm_abort": (None, [_P, c_char_p]),
     "comm_rank": (c_int32, [_P]),
     "comm_size": (c_int32, [_P]),
+    "comm_is_newcomer": (c_bool, [_P]),
     "comm_local_rank": (c_int32, [_P]),
     "comm_local_size": (c_int32, [_P]),
     "comm_host_index": (c_int32, [_P]),
@@ -632,6 +643,7 @@ FUNCTIONS = {
     "dist_opt_use": (_P, [_P, _P, _P]),
     "dist_opt_refuse_use": (_P, [_P, _P]),
     "dist_opt_print_strategy": (c_char_p, [_P, c_char_p, c_size_t]),
+    "dist_opt_generation": (POINTER(Generation), [_P]),
     "dist_opt_updater": (_P, [_P]),
     "dist_opt_ranks_differ": (c_bool, [_P]),
     "dist_opt_check_digest": (_P, [_P, c_uint64]),
@@ -642,6 +654,8 @@ FUNCTIONS = {
     # dist/training.h
     "training_save": (_P, [_P, _P, c_char_p, POINTER(Metadata), c_size_t]),
     "training_resume": (_P, [_P, _P, c_char_p, POINTER(Metadata), c_size_t]),
+    "training_follow": (_P, [_P, _P]),
+    "training_recover": (_P, [_P, _P]),
 }
 
 VARIABLES = {

@@ -178,6 +178,7 @@ class Loader(Owner, NotCopied):
     ) -> None:
         self.device = device or _device.get_default_device()
         self.dataset = dataset
+        self.global_batch: int = int(settings.get("global_batch", 0))
         table = Table(ctypes.pointer(lib.loader_config_def))
         if "micro_shard" not in settings and batch < 16:
             settings["micro_shard"] = batch
@@ -202,6 +203,19 @@ class Loader(Owner, NotCopied):
             if not pointer:
                 return
             yield Batch(pointer.contents, self.device, len(self))
+
+    def rest_of(self, epoch: int) -> Iterator[Batch]:
+        """The batches of an epoch from the loader's place on; none where it is past
+        the epoch. ValueError: others would come before."""
+        at, step = self.position
+        if (at, step) == (epoch - 1, len(self)):
+            self.seek(epoch)
+        elif at < epoch:
+            raise ValueError(
+                f"rest_of: the loader is at step {step} of epoch {at}, before epoch "
+                f"{epoch}"
+            )
+        return iter(self) if at <= epoch else iter(())
 
     @property
     def position(self) -> tuple[int, int]:

@@ -24,6 +24,7 @@ dies, ends or is later than the deadline, the others get a CommError that names
 it, and the communicator is broken: every later call says the same.
 """
 
+from choir import _elastic as elastic
 from choir._async_collectives import (
     Handle,
     allreduce_async,
@@ -109,6 +110,7 @@ __all__ = [
     "communicator",
     "cross_rank",
     "cross_size",
+    "elastic",
     "grouped_allreduce",
     "grouped_allreduce_",
     "init",

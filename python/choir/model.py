@@ -40,11 +40,11 @@ import numpy as np
 
 from choir import _checkpoint, _engine, _raw, autograd, layer, tensor
 from choir import opt as _opt
-from choir._dist_opt import StrategyChange
+from choir._dist_opt import StrategyChange, WorkersChanged
 from choir._here import here
 from choir._kv_cache import KVCache
 from choir._calls import StateError, lib
-from choir._sections import deferred, lock
+from choir._sections import deferred, lock, with_handlers
 from choir.autograd import ManualStep
 from choir.tensor import Tensor
 
@@ -277,6 +277,46 @@ class Model(layer.Layer, metaclass=ModelMeta):
         train_one_batch."""
         object.__setattr__(self, "optimizer", optimizer)
 
+    def follow(self, loader) -> None:
+        """For an elastic run (DistOpt(elastic=True)), once, after compile and
+        set_optimizer and before the loop over the loader of the training samples;
+        with other optimizers it does nothing.
+
+            m.follow(loader)
+            while loader.position[0] < epochs:
+                for x, y in loader:
+                    out, loss = m(x, y)
+
+        Collective; a worker that comes to a run under way is taken in here, and gets
+        parameters, states and the loader's place from the others. When workers are
+        lost or come, the step at hand is taken back: m(x, y) makes the change, and
+        returns what train_one_batch gives in inference mode with an optimizer that
+        does nothing. The step is not counted; the loader hands it out again, with
+        the shares of the workers that there are then. In sums over steps leave such
+        results out: the optimizer's `generation` is another then.
+
+        loader: a data.Loader made with global_batch, as there may be any number of
+        workers; it stays in the library's hands. None: the program deals out the
+        samples itself, by sgd.opt.step_counter, sgd.global_rank and sgd.world_size.
+        A checkpoint is loaded before; a newcomer's load_checkpoint reads nothing.
+        """
+        optimizer = self.optimizer
+        if not getattr(optimizer, "elastic", False):
+            return
+        if loader is not None and not loader.global_batch:
+            raise ValueError(
+                "follow: the loader has a batch for each worker, of whom there may "
+                "be another number later; make it with global_batch"
+            )
+        if self._precision == _AUTO:
+            raise StateError(
+                'follow: elastic runs do not measure precision="auto"; set another'
+            )
+        with lock, deferred():
+            has_come = optimizer._follow(self._engine(), loader)
+        if has_come and here.raises_changes:
+            raise WorkersChanged(optimizer.generation.text)
+
     def __get_name__(self) -> str:
         return type(self).__name__
 
@@ -374,6 +414,12 @@ class Model(layer.Layer, metaclass=ModelMeta):
     def _train_whole(self, optimizer, func, args, kwargs):
         """(True, what func gave); (False, None): it turned out to be none of the
         library's steps, and nothing was done."""
+        if getattr(optimizer, "elastic", False) and not optimizer._followed:
+            raise StateError(
+                f"{type(self).__name__}: an elastic run needs model.follow(loader), or "
+                "follow(None), before its first step: a worker that comes to it is "
+                "taken in there"
+            )
         engine = self._engine()
         optimizer._set_lr(engine.step())
         try:
@@ -392,6 +438,11 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 optimizer, self._step, func, args, kwargs, key
             )
         except ManualStep:
+            if getattr(optimizer, "elastic", False):
+                raise NotImplementedError(
+                    "elastic runs need steps that call the optimizer with the loss; "
+                    "train_one_batch calls autograd.backward"
+                ) from None
             self._use_manual_steps()
             return False, None
         finally:
@@ -517,6 +568,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
             result = self._last
         finally:
             object.__setattr__(self, "_last", None)
+            has_changed = self._has_changed()
+        if has_changed:
+            return self._taken_back(func, args, kwargs, n)
         if engine.recorded and not engine.has_updated():
             self._warn_once(
                 "train_one_batch did not update: the parameters stay as they are, "
@@ -533,6 +587,27 @@ class Model(layer.Layer, metaclass=ModelMeta):
             return None  # a step without samples
         self._results.move_to_end(graph)
         return self._results[graph]
+
+    def _has_changed(self) -> bool:
+        """Whether the step found other workers, and was taken back."""
+        optimizer = self.optimizer
+        return (
+            isinstance(optimizer, _opt.DistOpt) and optimizer._take_generation()
+        )
+
+    def _taken_back(self, func, args, kwargs, sample_count: int):
+        """The results of a step that was taken back; see follow."""
+        self._results.clear()  # the library has dropped the graphs
+        if here.raises_changes:
+            raise WorkersChanged(self.optimizer.generation.text)
+        if sample_count == 0:
+            return None
+        here.is_taken_back = True
+        try:
+            with autograd.no_grad():
+                return with_handlers(lambda: func(self, *args, **kwargs))
+        finally:
+            here.is_taken_back = False
 
     # ---- Looking at it ----
 
@@ -668,6 +743,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         if not isinstance(dist_opt, _opt.DistOpt):
             dist_opt = None
         if dist_opt is not None:
+            if dist_opt._has_come():
+                return
             dist_opt._before_load(fpath)
         if self._precision == _AUTO:
             saved = _checkpoint.line(fpath, "precision", dist_opt)

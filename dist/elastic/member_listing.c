@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where newcomers find members: the launcher's board, and a file.
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "dist/board_internal.h"
+#include "dist/elastic/membership_internal.h"
+
+// For newcomers of other hosts, who ask them.
+static void list_members(const choir__membership_t* membership) {
+  // $CHOIR_MEMBERS: not for users: a file on this host with a line ADDRESS:PORT
+  // for each member of an elastic run, whom newcomers ask to be taken in;
+  // members write it. Not set: newcomers find members on the launcher's board.
+  const char* path = getenv("CHOIR_MEMBERS");
+  if (!path || !path[0]) return;
+  char written[PATH_MAX];
+  snprintf(written, sizeof(written), "%s.%d", path, (int)membership->own.pid);
+  FILE* file = fopen(written, "we");
+  if (!file) return;
+  for (int32_t r = 0; r < membership->size; ++r) {
+    char text[CHOIR__ENDPOINT_TEXT_BYTES];
+    fprintf(file, "%s\n",
+            choir__endpoint_print(&membership->members[r].at, text));
+  }
+  // Whole, or as it was.
+  if (fclose(file) || rename(written, path)) unlink(written);
+}
+
+void choir__membership_note(const choir__membership_t* membership) {
+  choir_board_slot_t* slot = choir__board_slot();
+  if (slot) atomic_store(&slot->is_member, membership->generation > 0);
+  if (membership->generation > 0) list_members(membership);
+}
