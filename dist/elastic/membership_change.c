@@ -337,7 +337,9 @@ static void ask_to_join(const choir__membership_t* membership) {
 // Until it is a member.
 static choir_status_t arrive(const change_t* change) {
   choir__membership_t* membership = change->membership;
-  const double limit = change->comm->deadline;
+  // Members may wait for one that is silent meanwhile.
+  const double limit =
+      2 * change->comm->deadline + change->comm->silence + join_seconds;
   const double start = choir_clock_seconds();
   double asked = 0;
   choir_status_t status = NULL;

@@ -158,8 +158,8 @@ def mistakes(rank, size, nccl_id):
     settings = {
         "needs whole states": {"shard": True},
         "needs one pass per step": {"backward_passes_per_step": 2},
-        "elastic with dgc, which keeps": {"option": "dgc"},
-        "elastic with localSGD, which keeps": {"option": "localSGD"},
+        "elastic with powerSGD, which keeps more": {"option": "powerSGD"},
+        "elastic with localSGD, which keeps more": {"option": "localSGD"},
     }
     for words, setting in settings.items():
         with case.assertRaisesRegex(NotImplementedError, words):
