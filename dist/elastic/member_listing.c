@@ -11,7 +11,7 @@
 // For newcomers of other hosts, who ask them.
 static void list_members(const choir__membership_t* membership) {
   // $CHOIR_MEMBERS: not for users: a file on this host with a line ADDRESS:PORT
-  // for each member of an elastic run, whom newcomers ask to be taken in;
+  // PID for each member of an elastic run, whom newcomers ask to be taken in;
   // members write it. Not set: newcomers find members on the launcher's board.
   const char* path = getenv("CHOIR_MEMBERS");
   if (!path || !path[0]) return;
@@ -20,9 +20,10 @@ static void list_members(const choir__membership_t* membership) {
   FILE* file = fopen(written, "we");
   if (!file) return;
   for (int32_t r = 0; r < membership->size; ++r) {
+    const choir__member_t* member = &membership->members[r];
     char text[CHOIR__ENDPOINT_TEXT_BYTES];
-    fprintf(file, "%s\n",
-            choir__endpoint_print(&membership->members[r].at, text));
+    fprintf(file, "%s %d\n", choir__endpoint_print(&member->at, text),
+            (int)member->pid);
   }
   // Whole, or as it was.
   if (fclose(file) || rename(written, path)) unlink(written);

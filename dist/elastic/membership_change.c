@@ -319,7 +319,7 @@ static void ask_listed(const choir__membership_t* membership) {
   char line[2 * CHOIR__ENDPOINT_TEXT_BYTES];
   while (file && fgets(line, sizeof(line), file)) {
     choir__endpoint_t at;
-    line[strcspn(line, "\n")] = 0;
+    line[strcspn(line, " \n")] = 0;
     if (choir__endpoint_parse(line, &at)) ask(membership, &at);
   }
   if (file) fclose(file);

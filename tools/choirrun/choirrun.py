@@ -3,6 +3,9 @@
 """Starts the ranks of a program on one or several hosts.
 
     choirrun -np 2 -H localhost:1,user@10.0.0.5:1 -p 12345 program args...
+    choirrun --min-np 2 --max-np 8 --hostfile hosts program args...
+
+The second one is an elastic run (docs/elastic.md): workers come and go.
 
 It finds the interfaces by the routes, looks at everything that the run needs before
 it starts anything, starts the ranks by itself or, with --comm mpi, by Open MPI's
@@ -11,6 +14,8 @@ mpirun, and tells the first cause when something breaks.
 
 import argparse
 import contextlib
+import dataclasses
+import functools
 import os
 import re
 import shutil
@@ -24,8 +29,10 @@ _here = os.path.dirname(os.path.realpath(__file__))
 _installed = os.path.join(os.path.dirname(_here), "lib", "choirrun")
 sys.path.insert(0, _installed if os.path.isdir(_installed) else _here)
 
+import elastic_run  # noqa: E402
 import host_list  # noqa: E402
 import host_session  # noqa: E402
+import host_watch  # noqa: E402
 import mpi_run  # noqa: E402
 import mpi_versions  # noqa: E402
 import prediction  # noqa: E402
@@ -70,7 +77,10 @@ def make_parser():
     parser = _Parser(
         prog="choirrun",
         usage="choirrun -np N [-H HOSTS | --hostfile FILE] [OPTION]... "
-        "PROGRAM [ARGUMENT]...",
+        "PROGRAM [ARGUMENT]...\n"
+        "       choirrun [--min-np N] [--max-np N] [-np N]\n"
+        "                [--hostfile FILE | --host-discovery-script SCRIPT] "
+        "[OPTION]... PROGRAM [ARGUMENT]...",
         description="Starts the ranks of a program on one or several hosts.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -84,6 +94,19 @@ def make_parser():
         "given")  # fmt: skip
     add("-hostfile", "--hostfile", metavar="FILE",
         help="lines 'host slots=n'")  # fmt: skip
+    add("--min-np", type=int, metavar="N",
+        help="an elastic run: the others go on without a worker or host that is "
+        "lost, others come in their place, and workers come to hosts that are added "
+        "to the list while it runs. It ends when fewer than N workers are left for "
+        "--elastic-timeout; 1")  # fmt: skip
+    add("--max-np", type=int, metavar="N",
+        help="so many workers at most, where there are slots, in an elastic run; "
+        "-np")  # fmt: skip
+    add("--host-discovery-script", metavar="SCRIPT",
+        help="prints the hosts of an elastic run, as lines host:slots; it is asked "
+        "every second")  # fmt: skip
+    add("--elastic-timeout", type=_seconds, metavar="S",
+        help="how long fewer than --min-np workers may go on; 600")  # fmt: skip
     add("-p", "--ssh-port", type=int, metavar="PORT")
     add("-i", "--ssh-identity-file", metavar="FILE")
     add("--comm", choices=("auto", "tcp", "mpi"), default="auto",
@@ -133,6 +156,61 @@ def data_of(command):
     return None
 
 
+def read_hosts(options):
+    """What the command line names, as it is now; [] if it names none."""
+    if options.hosts:
+        return host_list.parse_hosts(options.hosts)
+    if options.hostfile:
+        return host_list.parse_hostfile(options.hostfile)
+    if options.host_discovery_script:
+        return host_watch.read_script(
+            options.host_discovery_script, options.start_timeout
+        )
+    return []
+
+
+def is_elastic(options):
+    return bool(options.max_np)
+
+
+def check_elastic(options, slots):
+    """Sets what an elastic run has of -np, --min-np and --max-np; slots: of the
+    hosts that are given, or 0."""
+    given = {
+        "--min-np": options.min_np,
+        "--max-np": options.max_np,
+        "--host-discovery-script": options.host_discovery_script,
+        "--elastic-timeout": options.elastic_timeout,
+    }
+    names = [name for name, value in given.items() if value is not None]
+    if not names:
+        return
+    if options.comm == "mpi":
+        raise host_list.UsageError(
+            "%s is not for --comm mpi, which ends all when one is lost"
+            % names[0]
+        )
+    if names == ["--elastic-timeout"]:
+        raise host_list.UsageError(
+            "--elastic-timeout is for elastic runs; give --min-np, too"
+        )
+    if options.min_np is None:
+        options.min_np = 1
+    if options.max_np is None:
+        options.max_np = options.np or slots or options.min_np
+    if options.np is None:
+        options.np = min(slots or options.max_np, options.max_np)
+    if options.elastic_timeout is None:
+        options.elastic_timeout = 600
+    if not 1 <= options.min_np <= options.np <= options.max_np:
+        raise host_list.UsageError(
+            "--min-np %d, -np %d, --max-np %d: the run begins with -np, which "
+            "must be from --min-np to --max-np, above 0 (-np is what the hosts "
+            "have of slots if not given, --max-np is -np)"
+            % (options.min_np, options.np, options.max_np)
+        )
+
+
 def parse(arguments):
     """(options, hosts)."""
     options = make_parser().parse_args(arguments)
@@ -141,14 +219,17 @@ def parse(arguments):
     command = options.command
     if command[:1] == ["--"]:
         del command[0]
-    if options.hosts and options.hostfile:
-        raise host_list.UsageError("give -H or --hostfile, not both")
-    if options.hosts:
-        hosts = host_list.parse_hosts(options.hosts)
-    elif options.hostfile:
-        hosts = host_list.parse_hostfile(options.hostfile)
-    else:
-        hosts = [host_list.Host("localhost", "", max(options.np or 1, 1))]
+    ways = (options.hosts, options.hostfile, options.host_discovery_script)
+    if sum(way is not None for way in ways) > 1:
+        raise host_list.UsageError(
+            "give -H, --hostfile or --host-discovery-script, not both"
+        )
+    hosts = read_hosts(options)
+    check_elastic(options, sum(host.slots for host in hosts))
+    if not hosts:
+        slots = max(options.max_np or options.np or 1, 1)
+        hosts = [host_list.Host("localhost", "", slots)]
+    options.listed = [dataclasses.replace(host, ranks=[]) for host in hosts]
     if options.np is None:
         if not (options.check_build or options.preflight):
             raise host_list.UsageError("-np is missing: how many ranks")
@@ -298,6 +379,12 @@ def run(options, hosts, folder, guard, interrupts):
         parts = (hosts, result, options, program, environment, guard)
         if options.comm == "mpi":
             running = mpi_run.MpiRun(folder, result.mpi, *parts)
+        elif is_elastic(options):
+            changes = options.hostfile or options.host_discovery_script
+            watch = changes and host_watch.HostWatch(
+                functools.partial(read_hosts, options), options.listed
+            )
+            running = elastic_run.ElasticRun(settings, watch, *parts)
         else:
             running = tcp_run.TcpRun(*parts)
         running.prepare(tell)

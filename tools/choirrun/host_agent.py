@@ -5,7 +5,8 @@ standard library, and no words that Python 3.6 does not know.
 
 Requests come in as lines of JSON, answers go out as lines of JSON behind MARK;
 whatever a login shell prints besides is skipped. After `watch` the agent beats
-once a second and ends the run's processes here when choirrun is gone or silent.
+once a second and ends the run's processes here when choirrun is gone or silent. Of an
+elastic run (`elastic`) it lets them go on when choirrun is gone, until they end.
 
 What runs here for a run is started by a guard (process_guard.py), a small process
 beside the agent, so that nothing of it stays whoever is killed. What the agent tells
@@ -19,6 +20,7 @@ import platform
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 
@@ -35,8 +37,13 @@ _output_lock = threading.Lock()
 def say(**answer):
     line = MARK + json.dumps(answer) + "\n"
     with _output_lock:
-        sys.stdout.write(line)
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+        except OSError:
+            # Whoever reads what ranks print goes on without choirrun.
+            if not members:
+                raise
 
 
 class Watch(threading.Thread):
@@ -77,6 +84,8 @@ class Watch(threading.Thread):
                     entry[1] = word
                     ended = process_guard.wait_status(entry[0])
                     say(event=word, rank=rank, pid=entry[0], status=ended)
+            if members:
+                members.tell(self.ranks)
             if now - beat >= self.BEAT_SECONDS:
                 beat = now
                 say(event="beat")
@@ -92,7 +101,53 @@ class Watch(threading.Thread):
         say(event=word, rank=rank, pid=pid)
 
 
+class Members:
+    """Of an elastic run: the file in which its members on this host list all of
+    them (CHOIR_MEMBERS), as lines ADDRESS:PORT PID."""
+
+    def __init__(self):
+        folder = tempfile.mkdtemp(prefix="choirrun-")
+        guard.remove_at_end(folder)
+        self.path = os.path.join(folder, "members")
+        self.own = {entry["address"] for entry in host_facts.interfaces()}
+        self.seen = None
+        self.told = set()  # ranks
+
+    def read(self):
+        try:
+            with open(self.path) as file:
+                return file.read()
+        except OSError:
+            return ""
+
+    def write(self, text):
+        with open(self.path + ".new", "w") as file:
+            file.write(text)
+        os.replace(self.path + ".new", self.path)
+
+    def tell(self, ranks):
+        """Tells which ranks of this host have become members."""
+        text = self.read()
+        if text == self.seen:
+            return
+        self.seen = text
+        by_pid = {entry[0]: rank for rank, entry in list(ranks.items())}
+        for line in text.splitlines():
+            address, pid = line.rsplit(":", 1)[0].strip("[]"), line.split()[-1]
+            if address not in self.own:
+                continue
+            # A rank may be a shell that started the program.
+            pid = int(pid)
+            while pid and pid not in by_pid:
+                there = process_guard.stat(pid)
+                pid = there[2] if there else 0
+            if pid and by_pid[pid] not in self.told:
+                self.told.add(by_pid[pid])
+                say(event="member", rank=by_pid[pid])
+
+
 watch = None
+members = None  # of an elastic run
 guard = None
 rendezvous = None  # the socket at which ranks meet
 is_guarded = True
@@ -151,6 +206,18 @@ def op_watch(request):
     watch = Watch(request["run"], request["silence"])
     watch.start()
     return {}
+
+
+def op_elastic(request):
+    """The run is elastic; what a connection that was lost left of it here ends."""
+    global members
+    run_processes.end_all(watch.run_name)
+    members = Members()
+    return {}
+
+
+def op_members(request):
+    return {"text": members.read()}
 
 
 def op_folders(request):
@@ -223,6 +290,10 @@ def op_rank(request):
     enter = 'cd -- "$0" 2>/dev/null || cd; exec "$@"'
     command = ["sh", "-c", enter, request["folder"], *request["command"]]
     environment = request["environment"]
+    if members:
+        environment["CHOIR_MEMBERS"] = members.path
+        if request.get("members"):
+            members.write(request["members"])
     more = []
     if request["rank"] == 0:
         more = [rendezvous.fileno()]
@@ -267,6 +338,8 @@ OPS = {
     "listen": host_links.op_listen,
     "link": host_links.op_link,
     "watch": op_watch,
+    "elastic": op_elastic,
+    "members": op_members,
     "folders": op_folders,
     "settle": op_settle,
     "spawn": op_spawn,
@@ -297,6 +370,14 @@ def handshake():
     )
 
 
+def go_on_alone():
+    """Until what was started here has ended: choirrun is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    watch.silence = float("inf")
+    while spawned and is_guarded:
+        time.sleep(Watch.INTERVAL)
+
+
 def main(lines):
     global guard
     guard = process_guard.Guard()
@@ -315,6 +396,9 @@ def main(lines):
     except OSError:
         pass
     # choirrun closed the connection: by its end, or a part of it.
-    if watch:
+    if members:
+        go_on_alone()
+    elif watch:
         time.sleep(2)
+    if watch:
         run_processes.end_all(watch.run_name)

@@ -103,6 +103,18 @@ def parse_hostfile(path):
     return _check_unique(hosts, path)
 
 
+def parse_lines(text, where):
+    """What a script prints: an entry of -H on each line."""
+    hosts = [
+        _parse_entry(line.strip(), "%s: line %d" % (where, number))
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip()
+    ]
+    if not hosts:
+        raise UsageError("%s names no host" % where)
+    return _check_unique(hosts, where)
+
+
 def place_ranks(hosts, count):
     """Fills the hosts in their order; those that get no rank are dropped."""
     slots = sum(host.slots for host in hosts)

@@ -81,8 +81,18 @@ class Settings:
         self.port = port
         self.identity = identity
         self.path = os.path.join(folder, "ssh_config")
+        self.hosts = list(hosts)
+        self._write()
+
+    def add(self, host):
+        """One more host, or another entry of a host."""
+        self.hosts = [h for h in self.hosts if h.name != host.name] + [host]
+        self._write()
+
+    def _write(self):
+        port, identity = self.port, self.identity
         lines = []
-        for host in hosts:
+        for host in self.hosts:
             lines.append("Host " + host.alias)
             if host.alias != host.name:
                 lines.append("HostName " + host.name)
@@ -102,8 +112,10 @@ class Settings:
             "Include ~/.ssh/config",
             "Include /etc/ssh/ssh_config",
         ]
-        with open(self.path, "w", encoding="utf-8") as file:
+        # ssh may read it at the same time.
+        with open(self.path + ".new", "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
+        os.replace(self.path + ".new", self.path)
 
     def endpoint(self, host):
         """(host name or address, port, user) that ssh would use."""

@@ -657,3 +657,56 @@ def run_preflight(hosts, settings, options, program, environment, tell):
     return Result(
         sessions, networks_of(interfaces), used, unused, links, meeting, mpi
     )
+
+
+def _start_late(host, settings, limit, own, live):
+    """The session of a host that comes to a run."""
+    if locate(host, settings, own) is not None:
+        return Session(host, settings, limit)
+    for other in live:
+        if other.is_local:
+            raise HostError(
+                f"{host.name} and {other.name} are both this host; give it "
+                "once, with the sum of the slots"
+            )
+    session = Session(None, None, limit)
+    session.host, session.name = host, host.name
+    return session
+
+
+def open_late(host, live, settings, options, program, environment):
+    """A session with a host that comes to a run under way, after the looks that tell
+    whether it fits to the first of `live`, the run's sessions. Problems tells what to
+    mend."""
+    limit = options.start_timeout
+    opened = []
+    try:
+        local = Session(None, None, limit)
+        opened.append(local)
+        own = _own_addresses(local)
+        session = _start_late(host, settings, limit, own, live)
+        opened.append(session)
+        check_identities([*live, session])
+        peer = live[0]
+        here = next((s for s in (session, *live) if s.is_local), local)
+        addresses = {
+            s: locate(s.host, settings, own)
+            for s in (session, peer)
+            if s is not here
+        }
+        target, _ = find_ways([session, peer], here, addresses)
+        ways = {
+            way: at for way, at in target.items() if set(way) == {session, peer}
+        }
+        check_links([session, peer], ways, options.port_range)
+        check_programs([session], local, program, environment, False)
+        if options.data:
+            check_data([peer, session], options.data)
+    except BaseException as error:
+        for one in opened:
+            one.close()
+        if isinstance(error, HostError):
+            raise Problems([str(error)]) from None
+        raise
+    local.close()
+    return session

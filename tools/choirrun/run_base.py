@@ -38,6 +38,8 @@ NOT_EXPORTED = (
     "CHOIR_RENDEZVOUS_FD",
     "CHOIR_BOARD_FD",
     "CHOIR_LAUNCH",
+    "CHOIR_MEMBERS",
+    "CHOIR_NEWCOMER",
 )
 
 _RANK = re.compile(r"rank (\d+) \(host ([^,()]+), pid (\d+)\)")

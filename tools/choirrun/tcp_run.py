@@ -23,7 +23,10 @@ class TcpRun(run_base.Run):
         super().__init__(*arguments)
         self.lock = threading.Lock()
         self.over = {}  # rank: its status, None where nobody could tell
-        self.open_streams = 2 * self.options.np
+        self.started = self.options.np
+        self.open_streams = {
+            (rank, stream) for rank in range(self.started) for stream in STREAMS
+        }
         self.all_over_since = None
         self.failed_since = None
         self.has_asked = False
@@ -32,9 +35,7 @@ class TcpRun(run_base.Run):
 
     def prepare(self, tell):
         for session in self.sessions:
-            session.watch(
-                self.name, run_base.AGENT_SILENCE_SECONDS, self.events
-            )
+            self.watch(session)
         first = self.session_of(0)
         ports = self.options.port_range
         port = first.request("rendezvous", ports=ports)["port"]
@@ -54,6 +55,10 @@ class TcpRun(run_base.Run):
         if self.options.verbose:
             tell("ranks meet at %s" % self.exported["CHOIR_RENDEZVOUS"])
 
+    def watch(self, session):
+        session.watch(self.name, run_base.AGENT_SILENCE_SECONDS, self.events)
+        session.on_output = self.pass_on
+
     def session_of(self, rank):
         return next(s for s in self.sessions if rank in s.host.ranks)
 
@@ -61,7 +66,6 @@ class TcpRun(run_base.Run):
         self.targets = {1: stdout, 2: stderr}
         self.guard.listen(self.note_guard)
         for session in self.sessions:
-            session.on_output = self.pass_on
             for rank in session.host.ranks:
                 threading.Thread(
                     target=self.run_rank, args=(session, rank), daemon=True
@@ -98,7 +102,7 @@ class TcpRun(run_base.Run):
         rank, stream, text = event["rank"], event["stream"], event["text"]
         with self.lock:
             if text is None:
-                self.open_streams -= 1
+                self.open_streams.discard((rank, stream))
                 return
             if stream == 2:
                 self.verdict.read_line(text)
@@ -140,16 +144,20 @@ class TcpRun(run_base.Run):
         )
         if is_time and not self.has_asked:
             self.ask_to_end()
-        if len(over) < self.options.np:
+        if len(over) < self.started:
             return
         # What ranks have started may keep their output open.
         self.all_over_since = self.all_over_since or now
         if (
-            self.open_streams > 0
+            self.open_streams
             and now - self.all_over_since < run_base.GONE_SECONDS
         ):
             return
-        self.status = int(any(status != 0 for status in over.values()))
+        self.status = self.outcome(over)
+
+    def outcome(self, over):
+        """The run's status when all have ended."""
+        return int(any(status != 0 for status in over.values()))
 
     def judge(self, over):
         known = self.verdict
@@ -172,7 +180,7 @@ class TcpRun(run_base.Run):
         super().finish()
         # Lines may still be on their way.
         end = time.monotonic() + 2
-        while self.open_streams > 0 and time.monotonic() < end:
+        while self.open_streams and time.monotonic() < end:
             time.sleep(0.01)
         with self.lock:
             for file in self.files.values():
