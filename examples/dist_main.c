@@ -131,7 +131,8 @@ static choir_status_t join(const train_options_t* options,
 static choir_status_t work(const train_task_t* task,
                            const train_options_t* options) {
   choir_comm_t* comm = NULL;
-  if (ended.is_rank) watch_terminate();
+  // An elastic run has another use of that signal.
+  if (ended.is_rank && !options->elastic) watch_terminate();
   CHOIR_TRY(join(options, &comm));
   ended.comm = &comm;
   // Every rank would say the same, but where rank 0 may be lost.

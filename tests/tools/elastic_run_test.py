@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.abspath("tools/choirrun"))
 
 import choirrun  # noqa: E402
 import elastic_run  # noqa: E402
+import host_agent  # noqa: E402
 import host_list  # noqa: E402
 import host_session  # noqa: E402
 import host_watch  # noqa: E402
@@ -331,6 +332,30 @@ class PlacingTest(unittest.TestCase):
             self.run.verdict.lost,
             ("1 worker, fewer than --min-np 2, for 50 s", 0),
         )
+
+
+class MembersTest(unittest.TestCase):
+    def test_which_ranks_are_members(self):
+        said = []
+        with mock.patch.object(host_agent, "guard", mock.Mock()), \
+             mock.patch.object(host_agent, "say", lambda **e: said.append(e)), \
+             tempfile.TemporaryDirectory() as folder, \
+             mock.patch.dict(os.environ, TMPDIR=folder), \
+             mock.patch.object(tempfile, "tempdir", None):  # fmt: skip
+            members = host_agent.Members()
+            members.own = {"10.0.0.1", "fd77::1"}
+            # A process whose parent is the rank; another host's of the same id;
+            # and what another version may write.
+            child, parent = os.getpid(), os.getppid()
+            ranks = {3: [parent, "started"], 4: [1 << 30, "started"]}
+            members.tell(ranks)
+            members.write("10.0.0.2:7 %d\n[fd77::1]:8 \n" % (1 << 30))
+            members.tell(ranks)
+            self.assertEqual(said, [])
+            for _ in range(2):
+                members.write("[fd77::1]:8 %d\n10.0.0.1:9 2\n" % child)
+                members.tell(ranks)
+        self.assertEqual(said, [{"event": "member", "rank": 3}])
 
 
 class LateTest(unittest.TestCase):

@@ -133,8 +133,9 @@ class Members:
         self.seen = text
         by_pid = {entry[0]: rank for rank, entry in list(ranks.items())}
         for line in text.splitlines():
-            address, pid = line.rsplit(":", 1)[0].strip("[]"), line.split()[-1]
-            if address not in self.own:
+            at, _, pid = line.partition(" ")
+            address = at.rsplit(":", 1)[0].strip("[]")
+            if address not in self.own or not pid.isdigit():
                 continue
             # A rank may be a shell that started the program.
             pid = int(pid)
