@@ -20,8 +20,11 @@ from host_session import HostError, Session
 # A host that was lost is tried again after so long, one that was refused later.
 LOST_AGAIN_SECONDS = 3
 REFUSED_AGAIN_SECONDS = 300
-# An agent that hears nothing has ended its host's workers by then.
-LOST_SECONDS = run_base.AGENT_SILENCE_SECONDS + 3
+# A host that gives no sign of life for so long is given up here.
+LOST_SECONDS = 18
+# Its agent, which hears nothing, ends its workers after so long: before that, members
+# that hear of each other again go on together.
+PARTED_SECONDS = 60
 # Where one worker has ended well, the others may be about to.
 END_WELL_SECONDS = 5
 # A worker has become a member so long before that is known here, at most.
@@ -85,6 +88,8 @@ def _go_on(count):
 
 
 class ElasticRun(tcp_run.TcpRun):
+    agent_silence = PARTED_SECONDS
+
     def __init__(self, settings, watch, *arguments):
         """settings: ssh's; watch: the list of hosts that changes, or None."""
         super().__init__(*arguments)

@@ -290,7 +290,7 @@ class Session:
             try:
                 self._process.stdin.write(data)
                 self._process.stdin.flush()
-            except OSError:
+            except (OSError, ValueError):  # it ended, or was closed here
                 pass  # its end is noticed by whoever reads
 
     def _read_answers(self):

@@ -19,6 +19,8 @@ STREAMS = {1: "stdout", 2: "stderr"}
 
 
 class TcpRun(run_base.Run):
+    agent_silence = run_base.AGENT_SILENCE_SECONDS
+
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.lock = threading.Lock()
@@ -56,7 +58,7 @@ class TcpRun(run_base.Run):
             tell("ranks meet at %s" % self.exported["CHOIR_RENDEZVOUS"])
 
     def watch(self, session):
-        session.watch(self.name, run_base.AGENT_SILENCE_SECONDS, self.events)
+        session.watch(self.name, self.agent_silence, self.events)
         session.on_output = self.pass_on
 
     def session_of(self, rank):
