@@ -35,7 +35,7 @@ GROUPS = "/sys/fs/cgroup/cpu"
 RATE = "100mbit"
 SLOW_RATE = "1mbit"
 DEADLINE = 3  # of the workers, seconds
-LONG = DEADLINE + 4  # a stop that is noticed
+SETTLED = 5  # seconds after which a newcomer takes part
 EPOCH = re.compile(r"Starting Epoch (\d+):")
 DIGEST = re.compile(r"images/s = .* digest = ([0-9a-f]{16})")
 
@@ -71,8 +71,9 @@ class Endurance:
         self.moved = time.monotonic()
         self.groups = {}  # pid: folder of its control group
         self.told = []  # (kind, seconds)
-        self.mends = []  # (when, what to call)
-        self.extra = {}
+        self.seen = {}  # pid: since when
+        self.extra = {}  # hosts beside HOSTS
+        self.wrong = None
 
     # ---- The run ----
 
@@ -88,7 +89,7 @@ class Endurance:
         program = os.path.join(harness.ROOT, "examples/mnist_dist")
         command = [sys.executable]
         command.append(os.path.join(harness.ROOT, "tools/choirrun/choirrun.py"))
-        command += ["--min-np", "1", "--max-np", "9", "-np", "8"]
+        command += ["--min-np", "8", "--max-np", "9", "-np", "8"]
         command += ["--hostfile", self.hostfile, program, "--elastic"]
         data = os.path.join(self.lab.folder, "data")
         harness.small_data(data, training=self.options.samples)
@@ -125,8 +126,6 @@ class Endurance:
             self.moved = now
             if known != digest[1]:
                 self.wrong = "epoch %d has two digests" % self.epoch
-
-    wrong = None
 
     def hold(self):
         """Each worker to its part of a core, where there are control groups."""
@@ -172,6 +171,8 @@ class Endurance:
                     found.append(Worker(int(name), host, rank))
             except (OSError, TypeError):
                 pass
+        for worker in found:
+            self.seen.setdefault(worker.pid, time.monotonic())
         return sorted(found, key=lambda worker: worker.rank)
 
     def until(self, pattern, seconds):
@@ -198,7 +199,10 @@ class Endurance:
     # ---- Faults ----
 
     def any_worker(self):
-        return self.random.choice(self.workers())
+        """One that takes part, in all likelihood."""
+        old = time.monotonic() - SETTLED
+        settled = [w for w in self.workers() if self.seen[w.pid] < old]
+        return self.random.choice(settled or self.workers())
 
     def any_host(self):
         return self.random.choice(sorted(HOSTS))
@@ -230,12 +234,12 @@ class Endurance:
         there = [w for w in self.workers() if w.host == name]
         begin(self.hosts[name])
         try:
-            if there:
-                self.expect(kind, r"%s\) (did not answer|is gone)" % there[0])
+            self.expect(kind, r"%s\) (did not answer|is gone)" % there[0])
             time.sleep(2)
         finally:
             end(self.hosts[name])
-        self.expect("host back", r"host %s is back|has come" % name, 40)
+        come = r"process %s .*has come|host %s, pid \d+\) takes part"
+        self.expect("host back", come % (there[0].own_pid, name), 60)
 
     def cut(self):
         self.away("cut off", netlab.Host.cut, netlab.Host.mend)
