@@ -205,7 +205,8 @@ class Endurance:
         return self.random.choice(settled or self.workers())
 
     def any_host(self):
-        return self.random.choice(sorted(HOSTS))
+        used = {worker.host for worker in self.workers()}
+        return self.random.choice(sorted(used & set(HOSTS)))
 
     def kill(self, kind="killed", worker=None):
         worker = worker or self.any_worker()
