@@ -136,9 +136,7 @@ static choir_status_t note_waiting(const change_t* change, double waited,
   describe_missing(change, waited, missing, sizeof(missing));
   if (waited > limit)
     return CHOIR_ERROR(
-        TIMEOUT,
-        "elastic: generation %lld: %s, too many to go on without "
-        "them",
+        TIMEOUT, "elastic: generation %lld: %s, too many to go on without them",
         generation, missing);
   choir_log(CHOIR_LOG_WARNING, "dist",
             "elastic: generation %lld: %s; waiting, as those who are here are "
@@ -264,10 +262,9 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
   membership->left = (choir__members_t){{0}};
   ++membership->generation;
   choir__membership_note(membership);
-  for (int32_t r = size - decision->newcomer_count; r < size; ++r) {
+  for (int32_t r = size - decision->newcomer_count; r < size; ++r)
     choir__messages_greet(membership, CHOIR__GREETING_WELCOME, r,
                           &membership->members[r].at);
-  }
 }
 
 // The others did not hear of this member in time, and went on.
@@ -494,6 +491,7 @@ choir_status_t choir__membership_change(choir__membership_t* membership,
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(membership->allocator, sizeof(change_t), "a change",
                            &memory));
+  memset(memory, 0, sizeof(change_t));
   change_t* change = memory;
   change->membership = membership;
   change->comm = comm;
