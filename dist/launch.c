@@ -159,6 +159,11 @@ static bool is_newcomer(const launch_t* launch, int32_t rank) {
                                             atomic_load(&slot->generation) > 0);
 }
 
+// It has said that it goes, and does not end the run however it ends.
+static bool has_left(const launch_t* launch, int32_t rank) {
+  return atomic_load(&launch->board->slots[rank].left_by) != 0;
+}
+
 // Whose members have come to the end of the run; 0: none yet. One of an earlier
 // generation was left out, and may not have noticed.
 static int64_t last_generation(const launch_t* launch) {
@@ -166,7 +171,8 @@ static int64_t last_generation(const launch_t* launch) {
   for (int32_t r = 0; r < launch->launcher.config->workers; ++r) {
     const worker_t* worker = &launch->workers[r];
     const int64_t own = atomic_load(&launch->board->slots[r].generation);
-    if (worker->ended && !is_failure(worker->wait_status) && own > last)
+    if (worker->ended && !is_failure(worker->wait_status) &&
+        !has_left(launch, r) && own > last)
       last = own;
   }
   return last;
@@ -188,14 +194,16 @@ static int32_t count_members(const launch_t* launch) {
 static bool is_survived(launch_t* launch, int32_t rank, int wait_status) {
   choir_board_slot_t* slot = &launch->board->slots[rank];
   const bool was_newcomer = is_newcomer(launch, rank);
+  const bool has_gone = has_left(launch, rank);
   // Members end well when all of them have come to the end.
   const bool is_over = last_generation(launch) > 0;
   if (!launch->launcher.config->elastic ||
       (count_members(launch) == 0 && !is_over) ||
-      !(WIFSIGNALED(wait_status) || was_newcomer))
+      !(WIFSIGNALED(wait_status) || was_newcomer || has_gone))
     return false;
   if (WIFSIGNALED(wait_status) && WTERMSIG(wait_status) != SIGTERM &&
-      !is_over && atomic_fetch_add(&slot->restarts, 1) < MOST_RESTARTS) {
+      !has_gone && !is_over &&
+      atomic_fetch_add(&slot->restarts, 1) < MOST_RESTARTS) {
     choir__board_clear(slot);
     choir_guard_restart(&launch->launcher.guard, rank);
   }
@@ -451,9 +459,9 @@ static void report_failure(launch_t* launch, const bool* was_stopped) {
 static bool have_all_left(const launch_t* launch) {
   bool any_left = false;
   for (int32_t r = 0; r < launch->launcher.config->workers; ++r) {
-    const bool has_left = atomic_load(&launch->board->slots[r].left_by) != 0;
-    if (!has_left && !is_failure(launch->workers[r].wait_status)) return false;
-    any_left = any_left || has_left;
+    const bool is_gone = has_left(launch, r);
+    if (!is_gone && !is_failure(launch->workers[r].wait_status)) return false;
+    any_left = any_left || is_gone;
   }
   return any_left;
 }

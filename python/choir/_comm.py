@@ -187,6 +187,12 @@ class Communicator(NotCopied):
         lib.status_free(fault)
         lib.comm_release(handle)
 
+    def _forget(self) -> None:
+        """Of a worker that has left an elastic run: nobody waits for it."""
+        with deferred():
+            handle, self.handle = self.handle, None
+            lib.comm_release(handle)
+
     def close(self) -> None:
         """Collective: waits until all ranks are here, and ends it."""
         with deferred():

@@ -12,6 +12,7 @@ from choir import _checkpoint, _comm, _engine, autograd
 from choir._comm import Communicator, NcclIdHolder
 from choir._here import here
 from choir._calls import (
+    CommError,
     NotCopied,
     Owner,
     StateError,
@@ -106,7 +107,9 @@ class DistOpt(Owner, NotCopied):
     `--elastic` starts another, which they take in. It wants a compiled model.Model,
     and Model.follow before the first step; the strategy is chosen before that. After
     a change world_size, global_rank, local_rank, the communicator and choir.dist are
-    those of the workers there are now, and `generation` tells.
+    those of the workers there are now, and `generation` tells. SIGTERM, where the
+    program does not handle it, lets a worker leave after the step at hand: its next
+    step raises SystemExit(0), and the others go on.
 
     At the first step the models of all ranks are compared, rank 0's parameters
     are sent to all, and gradients come to lie in memory that the communicator
@@ -235,6 +238,16 @@ class DistOpt(Owner, NotCopied):
             )
         return True
 
+    def _end_if_left(self) -> None:
+        """After a failure: ends the process where SIGTERM has made it leave."""
+        if (
+            self.elastic
+            and self.handle is not None
+            and lib.dist_opt_generation(self.handle).contents.has_left
+        ):
+            self.communicator._forget()
+            raise SystemExit(0) from None
+
     def _has_come(self) -> bool:
         """Whether this worker came to a run under way."""
         self._take_generation()
@@ -265,7 +278,11 @@ class DistOpt(Owner, NotCopied):
             status = engine.recover(error)
             self._take_generation()
             self.opt._step = engine.step()
-            check(status)
+            try:
+                check(status)
+            except CommError:
+                self._end_if_left()
+                raise
 
     def _is_broken(self) -> bool:
         handle = self.communicator.handle

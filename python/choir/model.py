@@ -43,7 +43,7 @@ from choir import opt as _opt
 from choir._dist_opt import StrategyChange, WorkersChanged
 from choir._here import here
 from choir._kv_cache import KVCache
-from choir._calls import StateError, lib
+from choir._calls import CommError, StateError, lib
 from choir._sections import deferred, lock, with_handlers
 from choir.autograd import ManualStep
 from choir.tensor import Tensor
@@ -566,6 +566,10 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 body, inputs, first, n, total, variant, number, micro_shard
             )
             result = self._last
+        except CommError:
+            if isinstance(self.optimizer, _opt.DistOpt):
+                self.optimizer._end_if_left()
+            raise
         finally:
             object.__setattr__(self, "_last", None)
             has_changed = self._has_changed()

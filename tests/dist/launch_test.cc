@@ -653,15 +653,15 @@ class Member {
     choir_status_free(choir_comm_barrier(comm_, "members"));
   }
 
-  [[noreturn]] void LeaveRun(int left_by) {
+  [[noreturn]] void LeaveRun(int left_by, int exit_status = 0) {
     choir__membership_leave(membership_, left_by);
     choir_comm_abort(comm_, "it leaves");
-    _exit(0);
+    _exit(exit_status);
   }
 
-  // Until it is alone.
-  void GoOn() {
-    while (choir_comm_size(comm_) > 1) {
+  // Until it is alone, or one of so few.
+  void GoOn(int size = 1) {
+    while (choir_comm_size(comm_) > size) {
       choir_status_t status = choir_comm_barrier(comm_, "all");
       choir_status_free(status);
       if (!status) continue;
@@ -673,6 +673,8 @@ class Member {
     }
   }
 
+  bool is_newcomer() const { return choir_comm_is_newcomer(comm_); }
+
  private:
   static void Check(choir_status_t status) {
     if (status) _exit(9);
@@ -681,12 +683,11 @@ class Member {
   choir__membership_t* membership_ = nullptr;
 };
 
-Report LaunchElastic() {
+Report LaunchElastic(size_t started = 3) {
   Report report = Launch();
   EXPECT_EQ(report.failed_rank, -1);
   EXPECT_EQ(LineAfter(report.process.output, "STATUS="), "ok");
-  // Nobody was started once more.
-  EXPECT_EQ(WorkerPids(report.process.output).size(), 3u)
+  EXPECT_EQ(WorkerPids(report.process.output).size(), started)
       << report.process.output;
   return report;
 }
@@ -697,13 +698,34 @@ TEST(LaunchTest, NobodyComesForOneThatLeft) {
     Member member;
     const int rank = atoi(getenv("CHOIR_RANK"));
     if (rank == 1) raise(SIGTERM);
-    if (rank == 2) member.LeaveRun(SIGTERM);
+    if (rank == 2) member.LeaveRun(SIGTERM, 1);
     member.GoOn();
     usleep(100000);  // in which another would come
     _exit(0);
   }
   if (IsLauncher()) RunLauncher(3, 1, true);
   const Report report = LaunchElastic();
+  EXPECT_EQ(report.exit_status, 0);
+  EXPECT_EQ(report.message, "");
+}
+
+TEST(LaunchTest, OneComesForOneThatIsKilledLater) {
+  if (choir_launch_is_worker()) {
+    Member member;
+    const int rank = atoi(getenv("CHOIR_RANK"));
+    if (rank == 2) member.LeaveRun(SIGTERM);
+    // The newcomer is alone at once.
+    if (rank == 1 && !member.is_newcomer()) {
+      member.GoOn(2);
+      usleep(200000);  // in which the launcher sees the end of the other
+      raise(SIGKILL);
+    }
+    member.GoOn();
+    usleep(100000);
+    _exit(0);
+  }
+  if (IsLauncher()) RunLauncher(3, 1, true);
+  const Report report = LaunchElastic(4);
   EXPECT_EQ(report.exit_status, 0);
   EXPECT_EQ(report.message, "");
 }

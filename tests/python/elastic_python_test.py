@@ -64,6 +64,14 @@ class Lost(unittest.TestCase):
         self.assertEqual(len(left), 1)
         self.check(left, 2, 3)
 
+    def test_leaving(self):
+        *others, first = sorted(
+            survivors(3, elastic_workers.loop, True, (), 2, [(1, 5)]),
+            key=lambda report: "left" in report,
+        )
+        self.assertEqual(first, {"left": 0, "handle": None})
+        self.check(others, 2)
+
     def test_recover(self):
         left = survivors(3, elastic_workers.recover)
         self.assertEqual(len(left), 2)

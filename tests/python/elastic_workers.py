@@ -7,6 +7,7 @@ elastic_workers.py FORM FOLDER    # FORM: loop or run; notes go to the folder
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -98,8 +99,9 @@ def kill_own():
 # ---- Ranks of ranks.run ----
 
 
-def loop(rank, size, nccl_id, use_graph, lost=(), epochs=2):
-    """lost: of some ranks, after how many steps they are killed."""
+def loop(rank, size, nccl_id, use_graph, lost=(), epochs=2, left=()):
+    """lost, left: of some ranks, after how many steps they are killed, or asked to
+    leave."""
     dist.init(nccl_id, rank, size, deadline=25.0)
     worker = Worker(use_graph)
     worker.net.follow(worker.loader)
@@ -107,8 +109,19 @@ def loop(rank, size, nccl_id, use_graph, lost=(), epochs=2):
         for x, y in worker.loader:
             if (rank, worker.steps()) in lost:
                 kill_own()
+            if (rank, worker.steps()) in left:
+                return leave(worker, x, y)
             worker.train_on(x, y)
     return worker.report()
+
+
+def leave(worker, x, y):
+    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        worker.train_on(x, y)
+    except SystemExit as error:
+        return {"left": error.code, "handle": worker.sgd.communicator.handle}
+    raise AssertionError("it is still there")
 
 
 def recover(rank, size, nccl_id):
