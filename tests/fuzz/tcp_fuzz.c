@@ -156,13 +156,11 @@ static void set_up(void) {
                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t bytes = sizeof(address);
   choir_comm_config_t configs[2];
-  char number[16];
   if (bind(meeting, (struct sockaddr*)&address, bytes) || listen(meeting, 8) ||
       getsockname(meeting, (struct sockaddr*)&address, &bytes) ||
       choir_comm_config_init(&configs[0]) || choir_comm_id_make(&configs[0].id))
     abort();
-  snprintf(number, sizeof(number), "%d", meeting);
-  setenv("CHOIR_RENDEZVOUS_FD", number, 1);
+  configs[0].rendezvous_fd = meeting;
   snprintf(configs[0].rendezvous, sizeof(configs[0].rendezvous), "127.0.0.1:%d",
            ntohs(address.sin_port));
   configs[0].size = 2;

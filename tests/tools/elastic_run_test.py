@@ -225,9 +225,28 @@ class PlacingTest(unittest.TestCase):
         # The rest of it.
         self.run.note(self.run.places[1].session, None)
         self.run.note(self.run.places[0].session, None)
+        self.pass_by()
+        self.assertFalse(self.run.verdict.failed)
+        self.pass_by(2 * elastic_run.UNSURE_SECONDS)
         self.assertEqual(
             self.run.verdict.lost,
             ("host a (ranks 0 and 1) was lost: the agent was killed", 9),
+        )
+
+    def test_a_lost_host_before_members_are_known(self):
+        self.begin("a,b", np=2, max_np=2)
+        for worker in self.run.running():
+            worker.is_member = False
+        self.run.note(self.run.places[1].session, None)
+        self.pass_by()
+        self.assertEqual(self.said, [])
+        self.take_part()
+        self.pass_by()
+        self.assertEqual(
+            self.said,
+            [
+                "host b (rank 1) was lost: the agent was killed; 1 worker goes on"
+            ],
         )
 
     def test_those_that_end_well(self):

@@ -107,6 +107,7 @@ class ElasticRun(tcp_run.TcpRun):
         self.done = []  # those that did, while nobody knows whether all do
         self.unsure_since = None  # when one ended and no member was known
         self.few_since = None
+        self.doubts = []  # (since when, how a host was lost, the signal)
         self.say = None
 
     # ---- The start ----
@@ -358,10 +359,23 @@ class ElasticRun(tcp_run.TcpRun):
             return
         # One that has ended already counts for nothing.
         if lost and not self.members() and not self.well_since:
-            self.lose(name, number)
-            self.verdict.failed = True
+            self.doubts.append((None, name, number))
             return
         self.say("%s; %s" % (name, _go_on(len(self.staying()))))
+
+    def settle_doubts(self, now):
+        """Where a host was lost, and no member was known, agents may have been about
+        to tell of some."""
+        doubts, self.doubts = self.doubts, []
+        for since, name, number in doubts:
+            since = since or now
+            if self.members() or self.well_since:
+                self.say("%s; %s" % (name, _go_on(len(self.staying()))))
+            elif now - since < UNSURE_SECONDS:
+                self.doubts.append((since, name, number))
+            else:
+                self.lose(name, number)
+                self.verdict.failed = True
 
     def open_host(self, place):
         place.is_opening = True
@@ -499,6 +513,7 @@ class ElasticRun(tcp_run.TcpRun):
         if self.status is None and not self.is_ending():
             self.check_list()
             self.take_arrivals(now)
+            self.settle_doubts(now)
             self.drop_hosts(now)
             if not self.is_quiet(now):
                 for worker in self.done:

@@ -130,7 +130,7 @@ class Members:
         text = self.read()
         if text == self.seen:
             return
-        self.seen = text
+        all_found = True
         by_pid = {entry[0]: rank for rank, entry in list(ranks.items())}
         for line in text.splitlines():
             at, _, pid = line.partition(" ")
@@ -142,9 +142,12 @@ class Members:
             while pid and pid not in by_pid:
                 there = process_guard.stat(pid)
                 pid = there[2] if there else 0
+            all_found = all_found and pid > 0
             if pid and by_pid[pid] not in self.told:
                 self.told.add(by_pid[pid])
                 say(event="member", rank=by_pid[pid])
+        # One may still be on its way into `ranks`, or has ended.
+        self.seen = text if all_found else None
 
 
 watch = None
