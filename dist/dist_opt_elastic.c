@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <string.h>
 
-#include "dist/board_internal.h"
 #include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
@@ -48,11 +47,6 @@ static choir_status_t check(const choir_dist_opt_t* dist) {
                      choir_strategy_def_option(def));
 }
 
-static void note_generation(int64_t number) {
-  choir_board_slot_t* slot = choir__board_slot();
-  if (slot) atomic_store(&slot->generation, number);
-}
-
 // ---- Its life ----
 
 choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
@@ -63,10 +57,7 @@ choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
   if (dist->membership) return NULL;
   CHOIR_TRY(choir__membership_create(dist->comm, choir__agree_hash(mine),
                                      &dist->membership));
-  if (!choir__membership_is_newcomer(dist->membership)) {
-    note_generation(dist->generation.number);
-    choir__leave_watch(dist);
-  }
+  if (!dist->updater.is_newcomer) choir__leave_watch(dist);
   return NULL;
 }
 
@@ -412,7 +403,6 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
     *step = -1;
     choir__elastic_drop_kept(dist, &handed->kept);
   }
-  note_generation(change.generation);
   dist->updater.vtable->detach(&dist->updater);
   CHOIR_TRY(take_comm(dist, comm));
   *out_is_new = true;
@@ -427,8 +417,8 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   dist->generation.lost = handed->lost;
   memcpy(dist->generation.text, change.text, sizeof(change.text));
   if (dist->kept.count > 0 && handed->lost > 0)
-    choir__text_append(dist->generation.text, sizeof(dist->generation.text),
-                       " without what others had not sent");
+    strncat(dist->generation.text, " without what others had not sent",
+            sizeof(change.text) - strlen(change.text) - 1);
   return follow(dist, *step);
 }
 

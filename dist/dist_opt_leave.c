@@ -4,20 +4,18 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include "dist/board_internal.h"
 #include "dist/dist_opt_parts_internal.h"
 
 // Of the process: how many watch for it, and whether it has come since.
 static struct {
   pthread_mutex_t mutex;
   int watchers;
-  choir_board_t* board;
   atomic_bool has_come;
 } terminate = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 // Of a launcher that ends all workers it is what it was without a handler.
 static void on_terminate(int number) {
-  if (terminate.board && atomic_load(&terminate.board->is_ending))
+  if (choir__membership_is_ended())
     raise(number);
   else
     atomic_store(&terminate.has_come, true);
@@ -36,7 +34,6 @@ void choir__leave_watch(choir_dist_opt_t* dist) {
   if (terminate.watchers > 0) {
     dist->watches_terminate = true;
   } else if (has_handler(SIG_DFL)) {
-    terminate.board = choir__board();
     dist->watches_terminate = !sigaction(SIGTERM, &action, NULL);
   }
   terminate.watchers += dist->watches_terminate;

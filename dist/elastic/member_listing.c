@@ -31,6 +31,13 @@ static void list_members(const choir__membership_t* membership) {
 
 void choir__membership_note(const choir__membership_t* membership) {
   choir_board_slot_t* slot = choir__board_slot();
-  if (slot) atomic_store(&slot->is_member, membership->generation > 0);
-  if (membership->generation > 0) list_members(membership);
+  const int64_t generation = membership->generation;
+  if (slot) atomic_store(&slot->is_member, generation > 0);
+  if (slot && generation > 0) atomic_store(&slot->generation, generation);
+  if (generation > 0) list_members(membership);
+}
+
+bool choir__membership_is_ended(void) {
+  const choir_board_t* board = choir__board();
+  return board && atomic_load(&board->is_ending);
 }

@@ -42,6 +42,10 @@ void choir__membership_leave(choir__membership_t* membership, int number);
 void choir__membership_see_off(choir__membership_t* membership,
                                const choir_comm_t* comm);
 
+// The launcher of this process ends all workers. Safe in a signal handler when
+// there is a membership.
+bool choir__membership_is_ended(void);
+
 // It is in no generation yet.
 bool choir__membership_is_newcomer(const choir__membership_t* membership);
 // Somebody has asked to be taken in, which the next change does.
