@@ -143,7 +143,7 @@ class ElasticRank {
     std::string words = "generation " + std::to_string(generation_) +
                         ", size " + std::to_string(size_) + ", rank " +
                         std::to_string(rank_);
-    if (slowest_ > 2) words += ", slow";
+    if (slowest_ > Patience(2)) words += ", slow";
     Say(words);
     _exit(0);
   }
