@@ -121,7 +121,8 @@ class Endurance:
         digest = DIGEST.search(line)
         if start:
             self.epoch = int(start[1])
-        if digest:
+        # The end of an epoch is told once more where a change came between.
+        if digest and digest[1] != self.digests.get(self.epoch - 1):
             known = self.digests.setdefault(self.epoch, digest[1])
             self.moved = now
             if known != digest[1]:
