@@ -72,7 +72,10 @@ class ChoirrunElasticTest(harness.ProgramTest):
                     return line
         finally:
             timer.cancel()
-        self.fail("no line like '%s':\n%s" % (pattern, self.said[-9000:]))
+        told = re.sub(
+            r"(?m)^(Training|Evaluation|images|Starting).*\n", "", self.said
+        )
+        self.fail("no line like '%s':\n%s" % (pattern, told[-9000:]))
 
     def ranks(self, host):
         """{number: pid as its host has it}."""

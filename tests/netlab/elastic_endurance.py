@@ -157,21 +157,12 @@ class Endurance:
     def workers(self):
         """Of this lab, in the order in which they came."""
         found = []
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open("/proc/%s/environ" % name, "rb") as file:
-                    words = file.read().split(b"\0")
-                exe = os.path.basename(os.readlink("/proc/%s/exe" % name))
-                ranks = [w for w in words if w.startswith(b"CHOIR_RANK=")]
-                if exe != "mnist_dist" or not ranks:
-                    continue
-                space = os.readlink("/proc/%s/ns/uts" % name)
-                host = self.spaces.get(space)
-                if host:
-                    rank = int(ranks[0].split(b"=")[1])
-                    found.append(Worker(int(name), host, rank))
-            except (OSError, TypeError):
-                pass
+        for host in self.lab.hosts:
+            for pid, rank in host.ranks("mnist_dist").items():
+                try:
+                    found.append(Worker(pid, host.name, rank))
+                except OSError:
+                    pass  # it has ended
         for worker in found:
             self.seen.setdefault(worker.pid, time.monotonic())
         return sorted(found, key=lambda worker: worker.rank)
@@ -296,10 +287,6 @@ class Endurance:
 
     def run(self):
         self.began = time.monotonic()
-        self.spaces = {
-            os.readlink("/proc/%d/ns/uts" % host.pid): host.name
-            for host in self.lab.hosts
-        }
         for host in self.lab.hosts:
             host.set_rate(RATE)
         self.start()

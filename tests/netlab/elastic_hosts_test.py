@@ -41,6 +41,7 @@ class Worker:
         }
         self.run = run
         self.host = host
+        self.rank = rank
         self.process = host.start(
             [os.path.join(harness.ROOT, "examples/mnist_dist"), *run.arguments],
             env=self.environment,
@@ -59,20 +60,8 @@ class Worker:
 
     def pid(self):
         """Of the program, which nsenter has started."""
-        wanted = [
-            ("%s=%s" % (name, self.environment[name])).encode()
-            for name in ("CHOIR_COMM_ID", "CHOIR_RANK")
-        ]
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open("/proc/%s/environ" % name, "rb") as file:
-                    words = file.read().split(b"\0")
-                exe = os.path.basename(os.readlink("/proc/%s/exe" % name))
-            except OSError:
-                continue
-            if exe == "mnist_dist" and all(word in words for word in wanted):
-                return int(name)
-        raise ProcessLookupError("rank %s has ended" % wanted[1])
+        ranks = self.host.ranks("mnist_dist")
+        return next(pid for pid, rank in ranks.items() if rank == self.rank)
 
 
 class Run:

@@ -91,7 +91,7 @@ class Watch(threading.Thread):
                 say(event="beat")
             time.sleep(self.INTERVAL)
         # choirrun, or the way to it, is gone.
-        run_processes.end_all(self.run_name)
+        end_what_is_left()
         os._exit(1)
 
     def add(self, rank, pid):
@@ -382,6 +382,17 @@ def go_on_alone():
         time.sleep(Watch.INTERVAL)
 
 
+def end_what_is_left():
+    """Of an elastic run only what this agent has started: there may be another agent
+    by now, which choirrun has started when the connection to this one was lost.
+    """
+    if members:
+        guard.end()
+        guard.is_over.wait(10)
+    else:
+        run_processes.end_all(watch.run_name)
+
+
 def main(lines):
     global guard
     guard = process_guard.Guard()
@@ -405,4 +416,4 @@ def main(lines):
     elif watch:
         time.sleep(2)
     if watch:
-        run_processes.end_all(watch.run_name)
+        end_what_is_left()
