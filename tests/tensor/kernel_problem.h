@@ -91,9 +91,10 @@ inline void Arrange(Layout layout, choir_view_t* view) {
 enum class Wide { kNothing, kSources, kResults };
 
 // The first `count` elements of a problem's buffer `number`, drawn once for all
-// problems: drawing takes longer than most kernels.
+// problems of a thread: drawing takes longer than most kernels.
 inline const char* Drawn(size_t number, choir_dtype_t dtype, size_t count) {
-  static std::map<std::pair<size_t, choir_dtype_t>, std::vector<char>> drawn;
+  thread_local std::map<std::pair<size_t, choir_dtype_t>, std::vector<char>>
+      drawn;
   std::vector<char>& data = drawn[{number, dtype}];
   const size_t bytes = choir_dtype_bytes(dtype);
   const choir_random_key_t key = {7, static_cast<uint32_t>(number), 0};
