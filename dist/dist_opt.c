@@ -89,6 +89,14 @@ static choir_status_t gather(choir_updater_t* updater,
   return choir__shards_gather(dist->shards, state, root, out_whole);
 }
 
+// They have what a step begins with before the first one, too; a later
+// generation has not its states yet.
+static choir_status_t open_holders(choir_dist_opt_t* dist) {
+  CHOIR_TRY(choir__holders_create(dist, &dist->holders));
+  return dist->generation.number == 1 ? choir__holders_give(dist->holders, 0)
+                                      : NULL;
+}
+
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   ++dist->variant;
   const choir__common_t mine = agreement(dist, dist->strategy);
@@ -99,6 +107,8 @@ static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
       dist->strategy, dist->comm, dist->mirror ? dist->host : dist->device,
       dist->host, dist->optimizer, dist->strategy_buckets, dist->bucket_count));
   if (dist->uses_shards) CHOIR_TRY(choir__shards_plan(dist->shards));
+  if (dist->uses_shards && dist->config.elastic && !dist->holders)
+    CHOIR_TRY(open_holders(dist));
   return choir__dist_opt_take_params(dist);
 }
 
@@ -130,6 +140,8 @@ static void detach(choir_updater_t* updater) {
   choir_stream_release(dist->background);
   dist->background = NULL;
   choir__elastic_drop_kept(dist, &dist->kept);
+  choir__holders_destroy(dist->holders);
+  dist->holders = NULL;
   choir__strategy_detach(dist->strategy);
   drop_mirror(dist);
   choir__shards_destroy(dist->shards);

@@ -79,10 +79,13 @@ extern "C" {
 // and choir_model_train_one_batch returns OK with choir_model_step as it was
 // before that step, or one more where another rank had made it. Newcomers
 // (choir_comm_config_t.is_newcomer) are taken in likewise. With micro-shards
-// the run has the bits of one in which nothing happened. Each rank updates
-// everything from messages (peer_memory counts as false). UNIMPLEMENTED at
-// attach: ranks of several hosts, another device than "cpu", shard, several
-// passes per step, a strategy that keeps something from step to step.
+// the run has the bits of one in which nothing happened. Ranks update from
+// messages (peer_memory counts as false). With `shard` another rank keeps a
+// second copy of each shard, and where a rank is lost together with that one
+// the step fails with FAILED_PRECONDITION; a rank that sets states by itself
+// calls choir_model_set_step, as all do, before the next step. UNIMPLEMENTED
+// at attach: another device than "cpu", several passes per step, a strategy
+// that keeps more from step to step than what was not sent.
 //
 // SIGTERM then means choir_dist_opt_leave, where nothing handles it at attach
 // (SIG_DFL): its handler, of the process until the last such DistOpt goes, sets
@@ -198,8 +201,10 @@ CHOIR_API const choir_generation_t* choir_dist_opt_generation(
 // next choir_model_train_one_batch, or choir_training_recover, tells the
 // others, who go on at once, breaks the communicator, and returns ABORTED with
 // choir_generation_t.has_left set; no launcher of Choir's starts another in its
-// place. Parameters and states are what they are after the last step. Where
-// that call is not made any more, nothing happens. Not elastic: that step fails
+// place. Parameters and states are what they are after the last step. With
+// `shard` one that holds a shard of another who leaves makes a step more for
+// each of those before it. Where that call is not made any more, nothing
+// happens. Not elastic: that step fails
 // with FAILED_PRECONDITION. Threads: any; safe in a signal handler, as long as
 // there is the DistOpt. Accepts NULL.
 CHOIR_API void choir_dist_opt_leave(choir_dist_opt_t* dist_opt);

@@ -11,32 +11,34 @@ static int64_t padded(int64_t count, choir_dtype_t dtype) {
 }
 
 // From the last parameter to the first: which bucket, and how large it gets.
-static void assign_buckets(choir_dist_opt_t* dist) {
+int32_t choir__buckets_assign(const choir_param_set_t* params,
+                              int64_t bucket_bytes, int32_t size,
+                              choir__bucket_t* buckets,
+                              choir__place_t* places) {
   choir__bucket_t* bucket = NULL;
-  dist->bucket_count = 0;
-  for (size_t i = dist->params->count; i-- > 0;) {
-    const choir_param_t* param = dist->params->params[i];
-    dist->places[i].bucket = -1;
+  int32_t count = 0;
+  for (size_t i = params->count; i-- > 0;) {
+    const choir_param_t* param = params->params[i];
+    places[i].bucket = -1;
     if (!param->trainable) continue;
     const choir_dtype_t dtype = choir_tensor_dtype(param->value);
     const int64_t bytes =
         bucket ? bucket->count * (int64_t)choir_dtype_bytes(bucket->dtype) : 0;
-    if (!bucket || bucket->dtype != dtype ||
-        bytes >= dist->config.bucket_bytes) {
-      bucket = &dist->buckets[dist->bucket_count];
+    if (!bucket || bucket->dtype != dtype || bytes >= bucket_bytes) {
+      bucket = &buckets[count];
       bucket->dtype = dtype;
       snprintf(bucket->name, sizeof bucket->name, "gradient bucket %d",
-               dist->bucket_count++);
+               count++);
     }
-    dist->places[i] = (choir__place_t){dist->bucket_count - 1, bucket->count};
+    places[i] = (choir__place_t){count - 1, bucket->count};
     bucket->count += padded(choir_tensor_count(param->value), dtype);
     ++bucket->param_count;
   }
-  const int32_t size = choir_comm_size(dist->comm);
-  for (int32_t b = 0; b < dist->bucket_count; ++b) {
-    bucket = &dist->buckets[b];
+  for (int32_t b = 0; b < count; ++b) {
+    bucket = &buckets[b];
     bucket->part = padded((bucket->count + size - 1) / size, bucket->dtype);
   }
+  return count;
 }
 
 // Of the axis whose elements are furthest apart.
@@ -165,7 +167,9 @@ void choir__buckets_drop(choir_dist_opt_t* dist) {
 
 choir_status_t choir__buckets_lay_out(choir_dist_opt_t* dist) {
   CHOIR_TRY(allocate_lists(dist));
-  assign_buckets(dist);
+  dist->bucket_count = choir__buckets_assign(
+      dist->params, dist->config.bucket_bytes, choir_comm_size(dist->comm),
+      dist->buckets, dist->places);
   CHOIR_TRY(place_gradients(dist));
   return make_passes(dist);
 }

@@ -4,7 +4,8 @@
 //
 // A rank updates its parameters when all gradients of the step are combined
 // here, by itself. So each has what is after the step at hand or before it,
-// whole; who is behind gets it from one that is not.
+// whole; who is behind gets it from one that is not. Of shards it comes from
+// their holders (dist_opt_holders.c).
 #include <signal.h>
 #include <string.h>
 
@@ -20,7 +21,9 @@ typedef struct handed_s {
   choir_param_set_t* params;
   choir_tensor_t** tensors;  // [count] the parameters', then the states
   size_t count;
-  size_t bytes;        // of this memory
+  size_t bytes;   // of this memory
+  bool is_whole;  // states are there; else they are shards, and these memory
+  choir__holders_t* holders;
   int32_t lost;        // ranks, since the generation that handed it on
   choir__kept_t kept;  // of the strategy
 } handed_t;
@@ -35,7 +38,6 @@ static choir_status_t check(const choir_dist_opt_t* dist) {
   const choir_strategy_def_t* def = dist->strategy->def;
   if (strcmp(choir_device_name(dist->device), "cpu") != 0)
     return refuse("needs the device cpu");
-  if (dist->config.shard) return refuse("needs whole states (shard is set)");
   if (dist->config.backward_passes_per_step > 1)
     return refuse("needs one pass per step");
   const bool keeps_more = def->states && !def->has_own_states;
@@ -165,7 +167,8 @@ static choir_status_t hand_on_kept(choir_dist_opt_t* dist,
 // One rank breaks the communicator for all; the step is taken back like one in
 // which somebody was lost.
 choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist, int64_t step) {
-  if (choir__leave_is_asked(dist))
+  if (choir__leave_is_asked(dist) &&
+      (!dist->holders || choir__holders_may_leave(dist->holders)))
     return dist->membership
                ? leave(dist)
                : CHOIR_ERROR(FAILED_PRECONDITION,
@@ -177,6 +180,11 @@ choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist, int64_t step) {
     choir_comm_abort(dist->comm, "a worker has come, and is taken in");
     return choir_comm_poll_error(dist->comm);
   }
+  // Else the last step has.
+  if (dist->holders &&
+      (dist->updater.was_set || !choir__holders_have(dist->holders, step)))
+    CHOIR_TRY(choir__holders_give(dist->holders, step));
+  dist->updater.was_set = false;
   return keep_states(dist, step);
 }
 
@@ -184,6 +192,7 @@ choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist, int64_t step) {
 
 static void drop_handed(const choir_dist_opt_t* dist, handed_t* handed) {
   choir__elastic_drop_kept(dist, &handed->kept);
+  choir__holders_destroy(handed->holders);
   for (size_t i = 0; i < handed->count; ++i)
     choir_tensor_release(handed->tensors[i]);
   choir_deallocate(dist->allocator, handed->tensors, handed->bytes);
@@ -191,64 +200,56 @@ static void drop_handed(const choir_dist_opt_t* dist, handed_t* handed) {
   choir_device_release(handed->device);
 }
 
-static choir_status_t take_handed(choir_dist_opt_t* dist,
-                                  handed_t* out_handed) {
-  handed_t* handed = out_handed;
+static choir_status_t list_handed(const choir_dist_opt_t* dist,
+                                  handed_t* handed) {
   const size_t params = dist->params->count;
-  const size_t states = choir_optimizer_states(dist->optimizer, NULL);
-  *handed =
-      (handed_t){.bytes = (params + states) * (sizeof(choir_tensor_t*) +
-                                               sizeof(choir_named_tensor_t))};
-  void* memory = NULL;
-  CHOIR_TRY(choir_allocate(dist->allocator, handed->bytes,
-                           "states of a generation", &memory));
-  handed->tensors = memory;
-  handed->count = params + states;
   choir_named_tensor_t* named =
       (choir_named_tensor_t*)(void*)(handed->tensors + handed->count);
   choir_optimizer_states(dist->optimizer, named);
-  for (size_t i = 0; i < handed->count; ++i) {
-    handed->tensors[i] =
-        i < params ? dist->params->params[i]->value : named[i - params].tensor;
+  for (size_t i = 0; i < params; ++i) {
+    handed->tensors[i] = dist->params->params[i]->value;
     choir_tensor_retain(handed->tensors[i]);
   }
+  for (size_t i = params; i < handed->count; ++i)
+    CHOIR_TRY(
+        choir_named_tensor_make_whole(&named[i - params], &handed->tensors[i]));
+  return NULL;
+}
+
+static choir_status_t take_handed(choir_dist_opt_t* dist, handed_t* handed) {
+  const size_t count =
+      dist->params->count + choir_optimizer_states(dist->optimizer, NULL);
+  const size_t bytes =
+      count * (sizeof(choir_tensor_t*) + sizeof(choir_named_tensor_t));
+  *handed = (handed_t){.count = count, .bytes = bytes};
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, bytes, "states of a generation",
+                           &memory));
+  memset(memory, 0, bytes);
+  handed->tensors = memory;
   handed->params = dist->params;
   choir_param_set_retain(handed->params);
   handed->device = dist->device;
   choir_device_retain(handed->device);
+  handed->is_whole = !dist->uses_shards;
   handed->kept = dist->kept;
   dist->kept = (choir__kept_t){0};
-  return NULL;
+  handed->holders = dist->holders;
+  dist->holders = NULL;
+  choir_status_t status = list_handed(dist, handed);
+  if (status) drop_handed(dist, handed);
+  return status;
 }
 
-// How far a rank is.
-typedef struct place_s {
-  int64_t step;  // -1: it has nothing of the run
-  int64_t first_batch;
-  int64_t has_first_batch;
-} place_t;
-
-// Takes the place of who has made the most steps, the lowest rank.
-static choir_status_t find_latest(choir_comm_t* comm,
-                                  choir_allocator_t allocator, place_t* place,
-                                  int32_t* out_rank, bool* out_differ) {
-  const int32_t size = choir_comm_size(comm);
-  const size_t bytes = (size_t)size * sizeof(place_t);
-  void* memory = NULL;
-  CHOIR_TRY(choir_allocate(allocator, bytes, "places of ranks", &memory));
-  place_t* places = memory;
-  choir_status_t status = choir_comm_all_gather(
-      comm, place, places, sizeof(place_t) / sizeof(int64_t), CHOIR_DTYPE_I64,
-      "places of ranks");
-  *out_rank = 0;
-  *out_differ = false;
-  for (int32_t r = 1; !status && r < size; ++r) {
-    *out_differ |= places[r].step != places[0].step;
-    if (places[r].step > places[*out_rank].step) *out_rank = r;
-  }
-  if (!status) *place = places[*out_rank];
-  choir_deallocate(allocator, memory, bytes);
-  return status;
+// Who has made the most steps, the lowest rank; of several a whole one.
+static int32_t find_latest(const choir__progress_t* progress, int32_t size) {
+  int32_t latest = 0;
+  for (int32_t r = 1; r < size; ++r)
+    if (progress[r].step > progress[latest].step ||
+        (progress[r].step == progress[latest].step &&
+         progress[r].is_whole > progress[latest].is_whole))
+      latest = r;
+  return latest;
 }
 
 static size_t bytes_of(const handed_t* handed) {
@@ -263,9 +264,9 @@ static size_t bytes_of(const handed_t* handed) {
 
 // From rank `root`, which may be lost before all of it came: it replaces what
 // this rank has when it is whole.
-static choir_status_t receive_all(choir_comm_t* comm, const handed_t* handed,
-                                  int32_t root, bool is_behind,
-                                  unsigned char* staged) {
+static choir_status_t receive_into(choir_comm_t* comm, const handed_t* handed,
+                                   int32_t root, bool is_behind,
+                                   unsigned char* staged) {
   const char* name = "states of a generation";
   unsigned char* at = staged;
   for (size_t i = 0; i < handed->count; ++i) {
@@ -286,33 +287,76 @@ static choir_status_t receive_all(choir_comm_t* comm, const handed_t* handed,
   return NULL;
 }
 
-// On return all ranks have the same, and made *step steps.
-static choir_status_t make_equal(choir_dist_opt_t* dist, const handed_t* handed,
-                                 int64_t* step) {
-  const int64_t own = *step;
-  place_t latest = {own, dist->first_batch, dist->has_first_batch};
-  int32_t root = 0;
-  bool differ = false;
-  CHOIR_TRY(find_latest(dist->comm, dist->allocator, &latest, &root, &differ));
-  if (latest.step < 0)
+static choir_status_t receive_all(const choir_dist_opt_t* dist,
+                                  const handed_t* handed, int32_t root,
+                                  bool is_behind) {
+  const size_t bytes = bytes_of(handed);
+  void* staged = NULL;
+  choir_status_t status =
+      choir_allocate(dist->allocator, bytes, "states of a generation", &staged);
+  status = choir__agree_on_outcome(dist->comm, "states", status);
+  if (!status)
+    status = receive_into(dist->comm, handed, root, is_behind, staged);
+  choir_deallocate(dist->allocator, staged, bytes);
+  return status;
+}
+
+// Between ranks of which `all` says how far they are.
+static choir_status_t make_whole(const choir_dist_opt_t* dist,
+                                 const handed_t* handed,
+                                 const choir__progress_t* all) {
+  const int32_t size = choir_comm_size(dist->comm);
+  const int32_t root = find_latest(all, size);
+  const choir__progress_t* own = &all[choir_comm_rank(dist->comm)];
+  const choir__progress_t* latest = &all[root];
+  if (latest->step < 0)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "dist_opt: elastic: nobody is left who has the run's "
                        "parameters; the workers here have only just come");
-  if (differ) {
-    const size_t bytes = bytes_of(handed);
-    void* staged = NULL;
-    choir_status_t status = choir_allocate(dist->allocator, bytes,
-                                           "states of a generation", &staged);
-    status = choir__agree_on_outcome(dist->comm, "states", status);
-    if (!status)
-      status = receive_all(dist->comm, handed, root, own < latest.step, staged);
-    choir_deallocate(dist->allocator, staged, bytes);
-    CHOIR_TRY(status);
+  if (!latest->is_whole) {
+    const choir__whole_t whole = {.comm = dist->comm,
+                                  .params = handed->params,
+                                  .tensors = handed->tensors,
+                                  .holders = handed->holders,
+                                  .progress = all,
+                                  .root = root,
+                                  .step = latest->step};
+    return choir__holders_collect(dist, &whole);
   }
-  *step = latest.step;
-  dist->first_batch = latest.first_batch;
-  dist->has_first_batch = latest.has_first_batch != 0;
+  for (int32_t r = 0; r < size; ++r)
+    if (all[r].step != latest->step || !all[r].is_whole)
+      return receive_all(dist, handed, root,
+                         own->step < latest->step || !own->is_whole);
   return NULL;
+}
+
+// On return all ranks have the same, and made *step steps.
+static choir_status_t make_equal(choir_dist_opt_t* dist, handed_t* handed,
+                                 int64_t* step) {
+  const int32_t size = choir_comm_size(dist->comm);
+  choir__progress_t own = {.step = *step,
+                           .first_batch = dist->first_batch,
+                           .has_first_batch = dist->has_first_batch,
+                           .is_whole = handed->is_whole};
+  choir__holders_describe(handed->holders, &own);
+  const size_t bytes = (size_t)size * sizeof(own);
+  void* memory = NULL;
+  CHOIR_TRY(
+      choir_allocate(dist->allocator, bytes, "progress of ranks", &memory));
+  const choir__progress_t* all = memory;
+  choir_status_t status = choir_comm_all_gather(
+      dist->comm, &own, memory, sizeof(own) / sizeof(int64_t), CHOIR_DTYPE_I64,
+      "progress of ranks");
+  if (!status) status = make_whole(dist, handed, all);
+  if (!status) {
+    const choir__progress_t* latest = &all[find_latest(all, size)];
+    handed->is_whole = true;
+    *step = latest->step;
+    dist->first_batch = latest->first_batch;
+    dist->has_first_batch = latest->has_first_batch != 0;
+  }
+  choir_deallocate(dist->allocator, memory, bytes);
+  return status;
 }
 
 // ---- The loader ----
@@ -379,15 +423,21 @@ static choir_status_t attach_with(choir_dist_opt_t* dist,
   choir_optimizer_states(dist->optimizer, states);
   choir_stream_t* stream = choir_device_stream(dist->device);
   for (size_t i = 0; i < count; ++i) {
+    choir_tensor_t** whole = &handed->tensors[params + i];
+    if (states[i].shard) {
+      CHOIR_TRY(choir_named_tensor_take(&states[i], *whole));
+      continue;
+    }
     choir_tensor_t* tensor = states[i].tensor;
-    CHOIR_TRY(choir_op_run(stream, CHOIR_OP_COPY, &handed->tensors[params + i],
-                           1, NULL, false, &tensor));
+    CHOIR_TRY(
+        choir_op_run(stream, CHOIR_OP_COPY, whole, 1, NULL, false, &tensor));
     // A generation that is lost before it has begun hands on these.
     choir_tensor_retain(tensor);
-    choir_tensor_release(handed->tensors[params + i]);
-    handed->tensors[params + i] = tensor;
+    choir_tensor_release(*whole);
+    *whole = tensor;
   }
-  return hand_on_kept(dist, &handed->kept, step);
+  CHOIR_TRY(hand_on_kept(dist, &handed->kept, step));
+  return dist->holders ? choir__holders_give(dist->holders, step) : NULL;
 }
 
 // *out_is_new: what fails is in the new generation.
@@ -402,15 +452,17 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   if (change.has_come) {
     *step = -1;
     choir__elastic_drop_kept(dist, &handed->kept);
+    choir__holders_destroy(handed->holders);
+    handed->holders = NULL;
   }
   dist->updater.vtable->detach(&dist->updater);
   CHOIR_TRY(take_comm(dist, comm));
   *out_is_new = true;
   dist->generation.comm = comm;
+  dist->generation.number = change.generation;
   CHOIR_TRY(make_equal(dist, handed, step));
   CHOIR_TRY(choir__agree_on_outcome(dist->comm, "attach",
                                     attach_with(dist, handed, *step)));
-  dist->generation.number = change.generation;
   dist->generation.step = *step;
   dist->generation.seconds = change.seconds;
   dist->generation.has_come = change.has_come;
@@ -435,7 +487,8 @@ choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
   bool is_new = true;
   do {
     choir_status_free(status);
-    if (choir__leave_is_asked(dist)) {
+    // What it holds for one that is lost is needed; it leaves before a step.
+    if (choir__leave_is_asked(dist) && !handed.holders) {
       status = leave(dist);
       break;
     }

@@ -39,6 +39,7 @@ typedef struct choir__place_s {
 } choir__place_t;
 
 typedef struct choir__shards_s choir__shards_t;
+typedef struct choir__holders_s choir__holders_t;
 typedef struct choir__clip_s choir__clip_t;
 typedef struct choir__sums_s choir__sums_t;
 
@@ -75,12 +76,13 @@ struct choir_dist_opt_s {
   choir_trace_value_t* traced;  // [params] what the exchange at hand writes
   choir__mirror_t* mirror;  // NULL: the strategy works where the gradients are
   choir__shards_t* shards;  // NULL: each rank updates everything
-  choir__clip_t* clip;      // NULL: gradients have no limits
-  choir__sums_t* sums;      // over micro-shards; NULL: no step had any
-  bool has_sums;            // this one has
-  bool has_states;          // of the optimizer
-  bool uses_shards;         // those states are shards
-  bool has_lost_states;     // on their way from shards to wholes, or back
+  choir__holders_t* holders;  // of them, in an elastic run; NULL: none
+  choir__clip_t* clip;        // NULL: gradients have no limits
+  choir__sums_t* sums;        // over micro-shards; NULL: no step had any
+  bool has_sums;              // this one has
+  bool has_states;            // of the optimizer
+  bool uses_shards;           // those states are shards
+  bool has_lost_states;       // on their way from shards to wholes, or back
   // Of layers that compute over all ranks, beside buckets that are on their
   // way; NULL: none do, so far. Then memory: of one rank, and of all.
   choir_comm_t* layers_comm;
@@ -150,6 +152,11 @@ choir_status_t choir__dist_opt_average_states(choir_dist_opt_t* dist);
 choir_status_t choir__buckets_lay_out(choir_dist_opt_t* dist);
 // When nothing uses them any more.
 void choir__buckets_drop(choir_dist_opt_t* dist);
+// Which parameters are in which, for `size` ranks; returns how many there are.
+// Both lists have room for one of each parameter; buckets[] is zeroed.
+int32_t choir__buckets_assign(const choir_param_set_t* params,
+                              int64_t bucket_bytes, int32_t size,
+                              choir__bucket_t* buckets, choir__place_t* places);
 
 // Elements of a parameter of `count`, from *out_start, that are of the rank's
 // part of the bucket that it lies in at `offset`.
@@ -219,6 +226,57 @@ choir_status_t choir__shards_update(choir__shards_t* shards,
 choir_status_t choir__shards_gather(const choir__shards_t* shards,
                                     const choir_named_tensor_t* state,
                                     int32_t root, choir_tensor_t** out_whole);
+
+// dist_opt_holders.c
+// For the shards that there are. Destroy it before dist's allocator goes.
+choir_status_t choir__holders_create(const choir_dist_opt_t* dist,
+                                     choir__holders_t** out_holders);
+void choir__holders_destroy(choir__holders_t* holders);
+// Whether this rank's part as it was after `step` steps has its second holder;
+// the same on all ranks between steps.
+bool choir__holders_have(const choir__holders_t* holders, int64_t step);
+// Whether this rank, which was asked to leave, loses nothing by it that another
+// needs who leaves now, too; at the latest after a step for each rank.
+bool choir__holders_may_leave(const choir__holders_t* holders);
+// Collective: gives it that part as it is now. As a record, of the step that is
+// being made, after the update.
+choir_status_t choir__holders_give(choir__holders_t* holders, int64_t step);
+choir_status_t choir__holders_submit(choir__holders_t* holders, int64_t step,
+                                     choir_stream_t* stream);
+
+// How far a rank is, and what it has, for all of the next generation: integers
+// of 64 bits alone.
+typedef struct choir__progress_s {
+  int64_t step;  // -1: it has nothing of the run
+  int64_t first_batch;
+  int64_t has_first_batch;
+  int64_t is_whole;  // it has all parameters and states
+  // Of shards: its own part of so many ranks', and the one that it holds for
+  // another, after either number of steps.
+  int64_t size;
+  struct {
+    int64_t rank;
+    int64_t steps[2];
+  } parts[2];
+} choir__progress_t;
+
+void choir__holders_describe(const choir__holders_t* holders,
+                             choir__progress_t* progress);
+
+// What becomes whole on all ranks of a generation.
+typedef struct choir__whole_s {
+  choir_comm_t* comm;
+  const choir_param_set_t* params;
+  choir_tensor_t** tensors;         // the parameters', then their whole states
+  const choir__holders_t* holders;  // this rank's, of before; may be NULL
+  const choir__progress_t* progress;  // of each rank of the generation
+  int32_t root;                       // one that has made `step` steps
+  int64_t step;
+} choir__whole_t;
+// Collective: from the parts that ranks have. FAILED_PRECONDITION: one has no
+// holder any more.
+choir_status_t choir__holders_collect(const choir_dist_opt_t* dist,
+                                      const choir__whole_t* whole);
 
 // dist_opt_layers.c: see model/updater_backend.h.
 choir_status_t choir__layers_open_all_gather(choir_updater_t* updater,

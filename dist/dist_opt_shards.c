@@ -51,6 +51,14 @@ static size_t place_of_states(const choir__shards_t* shards, int32_t number,
              : place;
 }
 
+const void* choir__shards_states(const choir__shards_t* shards, int32_t bucket,
+                                 size_t* out_bytes) {
+  const choir__bucket_t* own = &shards->dist->buckets[bucket];
+  *out_bytes = (size_t)shards->state_count * state_bytes(own, own->part);
+  return (const char*)choir_buffer_data(shards->states) +
+         place_of_states(shards, 0, bucket);
+}
+
 static const choir__place_t* place_of(const choir__shards_t* shards,
                                       const choir_param_t* param) {
   const choir_dist_opt_t* dist = shards->dist;
@@ -314,13 +322,13 @@ static choir_status_t give_bucket(const choir__shards_t* shards, int32_t index,
 
 static choir_status_t update_by_messages(choir__shards_t* shards, int64_t step,
                                          choir_stream_t* stream) {
-  size_t i = 0;
-  for (int32_t b = 0; b < shards->dist->bucket_count; ++b) {
-    for (; i < shards->count && shards->items[i].bucket == b; ++i)
-      CHOIR_TRY(
-          choir__param_shard_update(shards->items[i].update, stream, step));
+  const choir_dist_opt_t* dist = shards->dist;
+  for (size_t i = 0; i < shards->count; ++i)
+    CHOIR_TRY(choir__param_shard_update(shards->items[i].update, stream, step));
+  if (dist->holders)
+    CHOIR_TRY(choir__holders_submit(dist->holders, step, stream));
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
     CHOIR_TRY(give_bucket(shards, b, stream));
-  }
   return NULL;
 }
 

@@ -922,6 +922,7 @@ choir_status_t choir_model_take_metrics(choir_model_t* model,
 int64_t choir_model_step(const choir_model_t* model) { return model->step; }
 void choir_model_set_step(choir_model_t* model, int64_t step) {
   model->step = step;
+  if (model->updater) model->updater->was_set = true;
   begin_passes(model);
 }
 choir_device_t* choir_model_device(const choir_model_t* model) {

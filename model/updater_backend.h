@@ -93,6 +93,9 @@ struct choir_updater_s {
   const char* model;          // its name, lent; NULL: not told
   bool takes_back;            // its take_back may return NULL
   bool is_newcomer;           // whose first take_back gives it all others have
+  // The program has set the step, and states too in all likelihood; the updater
+  // sets it back.
+  bool was_set;
 };
 
 // An updater serves one model at a time; its parameter set stands for it.

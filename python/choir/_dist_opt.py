@@ -109,7 +109,8 @@ class DistOpt(Owner, NotCopied):
     a change world_size, global_rank, local_rank, the communicator and choir.dist are
     those of the workers there are now, and `generation` tells. SIGTERM, where the
     program does not handle it, lets a worker leave after the step at hand: its next
-    step raises SystemExit(0), and the others go on.
+    step raises SystemExit(0), and the others go on. With shard another worker keeps a
+    second copy of each part, so that the loss of one loses nothing.
 
     At the first step the models of all ranks are compared, rank 0's parameters
     are sent to all, and gradients come to lie in memory that the communicator

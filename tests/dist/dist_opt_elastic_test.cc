@@ -2,12 +2,16 @@
 // Ranks that are lost in training: the others take the step back and go on.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "dist/dist_opt.h"
@@ -97,6 +101,7 @@ class ElasticRank {
       Must(alone.TrainOn(i, 0, kGlobal, kGlobal));
     double worst = 0;
     const choir_testing::Values own = training_.Values();
+    const uint64_t states = training_.StatesDigest();
     const choir_testing::Values want = alone.Values();
     for (size_t i = 0; i < want.size(); ++i)
       for (size_t k = 0; k < want[i].second.size(); ++k)
@@ -107,8 +112,7 @@ class ElasticRank {
     Finalize();
     Say((worst < 2e-4 ? "close" : "off by " + std::to_string(worst)) +
         ", generation " + std::to_string(generation().number) + ", batches " +
-        std::to_string(metrics.batches) + ", states " +
-        std::to_string(training_.StatesDigest()));
+        std::to_string(metrics.batches) + ", states " + std::to_string(states));
     _exit(0);
   }
 
@@ -133,9 +137,10 @@ void Expect(ProcessGroup* group, const std::vector<int>& lost,
     EXPECT_EQ(Heard(result), first) << r;
   }
 }
-void Expect(int size, const std::vector<int>& lost, const std::string& words) {
+void Expect(int size, const std::vector<int>& lost, const std::string& words,
+            const std::string& backend = "shm") {
   ProcessGroup group;
-  choir_testing::StartRanks(&group, "shm", size);
+  choir_testing::StartRanks(&group, backend, size);
   Expect(&group, lost, words);
 }
 
@@ -339,6 +344,194 @@ TEST(DistOptElasticTest, NobodyIsLeftWhoKnows) {
   Expect(3, {1}, "nobody is left who has the run's parameters");
 }
 
+// ---- Shards ----
+
+Training::Options Sharded() {
+  Training::Options options = Elastic();
+  options.shard = true;
+  options.bucket_bytes = 2000;
+  return options;
+}
+
+// Is killed where a step comes to the record `number` of this name, behind all
+// that it has submitted before.
+class KilledAt {
+ public:
+  KilledAt(ElasticRank* rank, std::string name, int number)
+      : stream_(choir_device_stream(rank->training().device())) {
+    stage_.before = [name = std::move(name),
+                     number](const choir_record_t* record) mutable {
+      if (choir_record_name(record) == name && number-- == 0) raise(SIGKILL);
+      return static_cast<choir_status_t>(nullptr);
+    };
+    choir_stream_push_stage(stream_, &stage_.stage);
+  }
+
+ private:
+  choir_stream_t* stream_;
+  choir_testing::NoteStage stage_;
+};
+
+struct Moment {
+  const char* name;
+  const char* record;  // nullptr: between steps
+  int number;
+};
+
+class DistOptHoldersTest
+    : public ::testing::TestWithParam<std::tuple<int, Moment>> {};
+
+// Its part is with the rank behind it, and nothing is lost.
+TEST_P(DistOptHoldersTest, OneIsKilled) {
+  const auto& [victim, moment] = GetParam();
+  if (choir_testing::InRank()) {
+    ElasticRank rank(Sharded());
+    rank.TrainUpTo(3);
+    if (Rank() == victim) {
+      // A graph that is replayed goes by no stage.
+      choir_model_set_graph(rank.training().model(), false, false);
+      if (!moment.record) raise(SIGKILL);
+      KilledAt end(&rank, moment.record, moment.number);
+      Must(rank.TrainOn(3));
+      Say("it was not killed");
+      _exit(1);
+    }
+    rank.TrainUpTo(kSteps);
+    rank.End();
+  }
+  Expect(3, {victim}, "^close, generation 2, batches ");
+}
+INSTANTIATE_TEST_SUITE_P(
+    Each, DistOptHoldersTest,
+    testing::Combine(
+        testing::Values(0, 1, 2),
+        testing::Values(Moment{"BetweenSteps", nullptr, 0},
+                        Moment{"InTheUpdate", "second holder/dist_opt", 0},
+                        Moment{"BeforeItGives", "all_gather/comm", 0},
+                        Moment{"HasGivenSome", "all_gather/comm", 1})),
+    [](const testing::TestParamInfo<std::tuple<int, Moment>>& info) {
+      return std::string(std::get<1>(info.param).name) + "OfRank" +
+             std::to_string(std::get<0>(info.param));
+    });
+
+TEST(DistOptHoldersTest, OneIsLeft) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank(Sharded());
+    rank.TrainUpTo(2);
+    if (Rank() == 1) raise(SIGKILL);
+    rank.TrainUpTo(4);
+    if (Rank() == 0) raise(SIGKILL);
+    rank.TrainUpTo(kSteps);
+    rank.End();
+  }
+  Expect(3, {0, 1}, "^close, generation 3, batches ");
+}
+
+// Before the first step, too.
+TEST(DistOptHoldersTest, KilledBeforeAllSteps) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank(Sharded());
+    if (Rank() == 0) raise(SIGKILL);
+    rank.TrainUpTo(kSteps);
+    rank.End();
+  }
+  Expect(3, {0}, "^close, generation 2, batches 7,");
+}
+
+// States that the program sets go to their second holders before the next step.
+TEST(DistOptHoldersTest, StatesAreSet) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank(Sharded());
+    rank.TrainUpTo(2);
+    std::vector<choir_named_tensor_t> wholes = rank.training().WholeStates();
+    std::vector<std::vector<char>> kept;
+    for (const choir_named_tensor_t& whole : wholes) {
+      kept.emplace_back(
+          static_cast<size_t>(choir_tensor_count(whole.tensor) * 4));
+      Must(choir_tensor_read(whole.tensor, kept.back().data(),
+                             kept.back().size()));
+    }
+    rank.TrainUpTo(3);
+    size_t i = 0;
+    for (const choir_named_tensor_t& state : rank.training().States()) {
+      choir_tensor_t* whole = nullptr;
+      Must(choir_named_tensor_make_whole(&state, &whole));
+      Must(choir_tensor_write(whole, kept[i].data(), kept[i].size()));
+      Must(choir_named_tensor_take(&state, whole));
+      choir_tensor_release(whole);
+      ++i;
+    }
+    choir_model_set_step(rank.training().model(), 2);
+    if (Rank() == 1) {
+      choir_model_set_graph(rank.training().model(), false, false);
+      KilledAt end(&rank, "second holder/dist_opt", 0);
+      Must(rank.TrainOn(2));
+    }
+    rank.TrainUpTo(kSteps);
+    rank.End();
+  }
+  Expect(3, {1}, "^close, generation 2, batches ");
+}
+
+// Waits until a process of this family has ended, whoever has to reap it.
+void WaitForEndOf(int64_t pid) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/stat";
+  for (;;) {
+    FILE* file = fopen(path.c_str(), "r");
+    char state = 'X';
+    if (file && fscanf(file, "%*d %*s %c", &state) != 1) state = 'X';
+    if (file) fclose(file);
+    if (state == 'X' || state == 'Z') return;
+    usleep(1000);
+  }
+}
+
+// Of four ranks each one's part is with the next: what two next to each other
+// had is lost with them, what two others had is not.
+void KillTwo(int first, int second) {
+  ElasticRank rank(Sharded());
+  rank.TrainUpTo(3);
+  int64_t pids[4];
+  const int64_t own = getpid();
+  Must(choir_comm_all_gather(rank.generation().comm, &own, pids, 1,
+                             CHOIR_DTYPE_I64, "pids"));
+  if (Rank() == first || Rank() == second) raise(SIGKILL);
+  WaitForEndOf(pids[first]);
+  WaitForEndOf(pids[second]);
+  choir_status_t status = rank.TrainOn(3);
+  if (status) {
+    Say(choir_status_message(status));
+    _exit(0);
+  }
+  rank.TrainUpTo(kSteps);
+  rank.End();
+}
+
+TEST(DistOptHoldersTest, TwoApartAreKilled) {
+  if (choir_testing::InRank()) KillTwo(1, 3);
+  Expect(4, {1, 3}, "^close, generation 2, batches 7,");
+}
+TEST(DistOptHoldersTest, BothHoldersAreKilled) {
+  if (choir_testing::InRank()) KillTwo(1, 2);
+  Expect(
+      4, {1, 2},
+      "rank 1 and the second holder of its shard were lost at the same time");
+}
+
+// The second holder is on another host, so that a host may be lost.
+TEST(DistOptHoldersTest, AHostIsLost) {
+  if (choir_testing::InRank()) {
+    const std::string host = "h" + std::to_string(Rank() / 2);
+    setenv("CHOIR_HOST", host.c_str(), 1);
+    ElasticRank rank(Sharded());
+    rank.TrainUpTo(3);
+    if (host == "h1") raise(SIGKILL);
+    rank.TrainUpTo(kSteps);
+    rank.End();
+  }
+  Expect(6, {2, 3}, "^close, generation \\d, batches ", "tcp");
+}
+
 // ---- Those who leave ----
 
 // What the call of a rank that leaves returns.
@@ -414,6 +607,44 @@ TEST(DistOptElasticTest, AllLeave) {
   Expect(3, {}, "^left$");
 }
 
+// Of those who leave at the same time each goes when nobody needs it: the step
+// in which it is asked is made, and more.
+void LeaveTogether(int first, int second) {
+  ElasticRank rank(Sharded());
+  rank.TrainUpTo(3);
+  if (Rank() == first || Rank() == second)
+    choir_dist_opt_leave(rank.training().dist());
+  choir_status_t status = nullptr;
+  while (!status && rank.step() < kSteps) status = rank.TrainOn(rank.step());
+  if (Rank() == first || Rank() == second) {
+    if (!rank.generation().has_left)
+      Say(status ? choir_status_message(status) : "has not left");
+    _exit(0);
+  }
+  Must(status);
+  rank.End();
+}
+TEST(DistOptHoldersTest, BothHoldersLeave) {
+  if (choir_testing::InRank()) LeaveTogether(1, 2);
+  Expect(4, {1, 2}, "^close, generation 3, batches 7,");
+}
+TEST(DistOptHoldersTest, TwoApartLeave) {
+  if (choir_testing::InRank()) LeaveTogether(0, 2);
+  Expect(4, {0, 2}, "^close, generation \\d, batches 7,");
+}
+TEST(DistOptHoldersTest, AllLeave) {
+  if (choir_testing::InRank()) {
+    ElasticRank rank(Sharded());
+    rank.TrainUpTo(2);
+    choir_dist_opt_leave(rank.training().dist());
+    choir_status_t status = nullptr;
+    while (!status) status = rank.TrainOn(rank.step());
+    Say(rank.generation().has_left ? "left" : choir_status_message(status));
+    _exit(0);
+  }
+  Expect(4, {}, "^left$");
+}
+
 // It has to go while it waits for one that is lost.
 TEST(DistOptElasticTest, TerminatedInACollective) {
   if (choir_testing::InRank()) {
@@ -477,12 +708,6 @@ void Refuse(const Training::Options& options) {
   _exit(0);
 }
 
-TEST(DistOptElasticTest, Shards) {
-  Training::Options options = Elastic();
-  options.shard = true;
-  if (choir_testing::InRank()) Refuse(options);
-  Expect(2, {}, "elastic needs whole states");
-}
 TEST(DistOptElasticTest, Passes) {
   Training::Options options = Elastic();
   options.passes = 2;

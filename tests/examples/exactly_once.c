@@ -2,7 +2,7 @@
 // Workers that come and go (docs/elastic.md), and parameters that count how
 // often each sample was learnt; random_faults_test.py runs it and kills them.
 //
-//   exactly_once WORKERS EPOCHS MICRO_SHARD
+//   exactly_once WORKERS EPOCHS MICRO_SHARD SHARD
 //
 // The content of a sample is its index. The loss of a batch is the mean of the
 // table's elements at its samples, and the learning rate is the global batch,
@@ -17,7 +17,7 @@
 //
 // MICRO_SHARD above 0: with micro-shards of so many samples, as --reproducible
 // of the examples. 0: gradients are averages, rounded, so that elements are
-// whole numbers but for rounding.
+// whole numbers but for rounding. SHARD 1: workers share out the update.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -35,6 +35,7 @@ static const double most_rounding = 1e-3;
 typedef struct counter_s {
   int64_t last_step;
   int64_t micro_shard;
+  bool shard;
   choir_device_t* device;
   choir_dataset_t* dataset;
   choir_loader_t* loader;
@@ -163,6 +164,7 @@ static choir_status_t set_up(counter_t* counter, choir_comm_t* comm) {
       CHOIR_CONFIG_DEFAULTS(CHOIR_DIST_OPT_FIELDS)};
   config.bucket_bytes = SAMPLES * sizeof(float);
   config.elastic = true;
+  config.shard = counter->shard;
   CHOIR_TRY(
       choir_dist_opt_create(counter->sgd, comm, &config, &counter->dist_opt));
   CHOIR_TRY(choir_model_set_updater(counter->model,
@@ -264,13 +266,14 @@ static int launch(char** argv) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    fprintf(stderr, "usage: exactly_once WORKERS EPOCHS MICRO_SHARD\n");
+  if (argc != 5) {
+    fprintf(stderr, "usage: exactly_once WORKERS EPOCHS MICRO_SHARD SHARD\n");
     return 2;
   }
   if (!choir_launch_is_worker()) return launch(argv);
   counter_t counter = {.last_step = atoll(argv[2]) * STEPS,
                        .micro_shard = atoll(argv[3]),
+                       .shard = atoi(argv[4]) != 0,
                        .generation = 1};
   choir_status_t status = work(&counter);
   return status ? fail(status) : 0;

@@ -3,7 +3,9 @@
 
 ExactlyOnceTest: parameters that count how often each sample was learnt
 (exactly_once.c). ReproducibleTest: mnist_dist --reproducible ends with the file
-of a run in which nothing happened. A few runs each here; more by
+of a run in which nothing happened. The same with shards, of which two holders
+must not be lost together: there one loss is over before the next. A few runs
+each here; more by
 
     bazel run -c opt //tests/examples:random_faults_test -- --runs 100 --seed 1
     ... -- --runs 50 --seed 1 ReproducibleTest
@@ -46,6 +48,7 @@ class Faults:
         # Who has all that the run needs, as far as known: one is always left.
         self.members = set()
         self.stopped = set()
+        self.lost = set()
         self.timers = []
         self.counts = dict.fromkeys(COUNTS, 0)
         self.reader = threading.Thread(target=self.read)
@@ -66,6 +69,7 @@ class Faults:
         if progress:
             self.progress = int(progress[1])
         lost = {int(pid) for pid in LOST.findall(line)}
+        self.lost |= lost
         came = {int(pid) for pid in COME.findall(line)}
         self.members = self.members - lost | came - self.stopped
         self.counts["came"] += len(came)
@@ -114,6 +118,18 @@ class Faults:
         for pid in victims:
             self.counts["killed"] += self.send(signal.SIGKILL, pid)
 
+    def kill_one(self):
+        """And waits until the others go on."""
+        victims = self.choose(1)
+        for pid in victims:
+            self.counts["killed"] += self.send(signal.SIGKILL, pid)
+            with self.changed:
+                self.members.discard(pid)
+                self.changed.wait_for(
+                    lambda pid=pid: self.has_ended or pid in self.lost,
+                    RUN_LIMIT,
+                )
+
     def stop(self, seconds):
         for pid in self.choose(1):
             with self.changed:
@@ -133,6 +149,9 @@ class Faults:
     def inject(self):
         """One fault of a kind that is drawn."""
         kind = self.random.random()
+        if self.test.is_sharded:
+            self.kill_one()
+            return
         if kind < self.test.stops:
             self.stop(self.test.silence * self.random.uniform(0.3, 3))
         else:
@@ -171,7 +190,9 @@ class Faults:
 
 
 class RandomFaults:
-    """What the two tests have in common."""
+    """What the tests have in common."""
+
+    is_sharded = False
 
     def one_run(self, seed):
         """What it was, the faults, and what is wrong with it, or None."""
@@ -237,7 +258,9 @@ class ExactlyOnceTest(RandomFaults, harness.ProgramTest):
         epochs = 1000
         path = os.path.join(harness.ROOT, "tests/examples/exactly_once")
         micro_shard = rng.choice((0, 1, 4))
-        process = self.start_command(path, workers, epochs, micro_shard)
+        process = self.start_command(
+            path, workers, epochs, micro_shard, int(self.is_sharded)
+        )
         return process, epochs * 12
 
     def last_progress(self, total):
@@ -254,6 +277,10 @@ class ExactlyOnceTest(RandomFaults, harness.ProgramTest):
         self.run_all(3)
 
 
+class ExactlyOnceShardsTest(ExactlyOnceTest):
+    is_sharded = True
+
+
 class ReproducibleTest(RandomFaults, harness.ProgramTest):
     program = "mnist_dist"
     progress = re.compile(r"Starting Epoch (\d+):\n")
@@ -262,6 +289,7 @@ class ReproducibleTest(RandomFaults, harness.ProgramTest):
     pause = 0.1
     most = 4
     epochs = 40
+    shards = ()
 
     def setUp(self):
         super().setUp()
@@ -271,7 +299,7 @@ class ReproducibleTest(RandomFaults, harness.ProgramTest):
         return (
             "--data", self.data, "--epochs", self.epochs, "--threads", 1,
             "--global-batch", 48, "--micro-shard", 4, "--reproducible",
-            "--save", self.path("net.ckpt"), *more,
+            "--save", self.path("net.ckpt"), *self.shards, *more,
         )  # fmt: skip
 
     def begin(self, workers, rng):
@@ -302,6 +330,11 @@ class ReproducibleTest(RandomFaults, harness.ProgramTest):
         self.whole = self.hash()
         print("sha256 of a run without faults:", self.whole)
         self.run_all(2)
+
+
+class ReproducibleShardsTest(ReproducibleTest):
+    is_sharded = True
+    shards = ("--shard-optimizer",)
 
 
 if __name__ == "__main__":
