@@ -92,7 +92,8 @@ static choir_status_t gather(choir_updater_t* updater,
 // They have what a step begins with before the first one, too; a later
 // generation has not its states yet.
 static choir_status_t open_holders(choir_dist_opt_t* dist) {
-  CHOIR_TRY(choir__holders_create(dist, &dist->holders));
+  CHOIR_TRY(choir__holders_create(dist, choir__shards_states(dist->shards),
+                                  &dist->holders));
   return dist->generation.number == 1 ? choir__holders_give(dist->holders, 0)
                                       : NULL;
 }

@@ -9,7 +9,8 @@
 // was before it, as each keeps two in turn.
 #include <string.h>
 
-#include "dist/dist_opt_shards_internal.h"
+#include "dist/dist_opt_parts_internal.h"
+#include "opt/optimizer_def.h"
 
 // Behind a part: whether its rank leaves.
 enum { LINE_BYTES = 64 };
@@ -23,6 +24,7 @@ typedef struct part_s {
 
 struct choir__holders_s {
   const choir_dist_opt_t* dist;  // borrowed
+  const char* states;            // of this rank's shards
   int32_t size;                  // ranks of the generation
   size_t bytes;                  // of a part, and behind it
   int32_t to;                    // who keeps this rank's
@@ -107,24 +109,26 @@ static size_t place_of(const choir__bucket_t* buckets, int32_t bucket,
 
 static void pack(choir__holders_t* holders, unsigned char* at) {
   const choir_dist_opt_t* dist = holders->dist;
+  const size_t count = (size_t)choir__optimizer_state_count(dist->optimizer);
+  const char* states = holders->states;
   holders->has_told = choir__leave_is_asked(dist);
   at[holders->bytes - LINE_BYTES] = holders->has_told;
   for (int32_t b = 0; b < dist->bucket_count; ++b) {
     const choir__bucket_t* bucket = &dist->buckets[b];
     const size_t values = bytes_of(bucket, 0);
+    const size_t bytes = count * bytes_of(bucket, 1);
     const char* data = choir_buffer_data(bucket->values);
     memcpy(at, data + (size_t)holders->own.rank * values, values);
-    at += values;
-    size_t bytes;
-    const void* states = choir__shards_states(dist->shards, b, &bytes);
-    memcpy(at, states, bytes);
-    at += bytes;
+    memcpy(at + values, states, bytes);
+    at += values + bytes;
+    states += bytes;
   }
 }
 
 // ---- Life ----
 
 choir_status_t choir__holders_create(const choir_dist_opt_t* dist,
+                                     const void* states,
                                      choir__holders_t** out_holders) {
   *out_holders = NULL;
   const size_t bytes = place_of(dist->buckets, dist->bucket_count, 0,
@@ -145,6 +149,7 @@ choir_status_t choir__holders_create(const choir_dist_opt_t* dist,
   memset(memory, 0, sizeof(choir__holders_t) + 4 * bytes);
   choir__holders_t* holders = memory;
   *holders = (choir__holders_t){.dist = dist,
+                                .states = states,
                                 .size = size,
                                 .bytes = bytes,
                                 .own = {.steps = {-1, -1}},

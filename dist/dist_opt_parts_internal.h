@@ -221,6 +221,8 @@ choir_status_t choir__shards_reduce(const choir__shards_t* shards,
 choir_status_t choir__shards_update(choir__shards_t* shards,
                                     const choir_step_values_t* values,
                                     choir_stream_t* stream);
+// The states of this rank's part of each bucket, one behind the other.
+const void* choir__shards_states(const choir__shards_t* shards);
 // See choir_updater_gather; collective where ranks do not see each other's
 // memory.
 choir_status_t choir__shards_gather(const choir__shards_t* shards,
@@ -228,8 +230,9 @@ choir_status_t choir__shards_gather(const choir__shards_t* shards,
                                     int32_t root, choir_tensor_t** out_whole);
 
 // dist_opt_holders.c
-// For the shards that there are. Destroy it before dist's allocator goes.
+// `states`: of this rank's part of each bucket, one behind the other; lent.
 choir_status_t choir__holders_create(const choir_dist_opt_t* dist,
+                                     const void* states,
                                      choir__holders_t** out_holders);
 void choir__holders_destroy(choir__holders_t* holders);
 // Whether this rank's part as it was after `step` steps has its second holder;

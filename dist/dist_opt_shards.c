@@ -51,12 +51,9 @@ static size_t place_of_states(const choir__shards_t* shards, int32_t number,
              : place;
 }
 
-const void* choir__shards_states(const choir__shards_t* shards, int32_t bucket,
-                                 size_t* out_bytes) {
-  const choir__bucket_t* own = &shards->dist->buckets[bucket];
-  *out_bytes = (size_t)shards->state_count * state_bytes(own, own->part);
+const void* choir__shards_states(const choir__shards_t* shards) {
   return (const char*)choir_buffer_data(shards->states) +
-         place_of_states(shards, 0, bucket);
+         place_of_states(shards, 0, 0);
 }
 
 static const choir__place_t* place_of(const choir__shards_t* shards,

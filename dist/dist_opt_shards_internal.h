@@ -36,10 +36,6 @@ struct choir__shards_s {
   choir_span_t span;  // of the update
 };
 
-// The states of this rank's part of the bucket.
-const void* choir__shards_states(const choir__shards_t* shards, int32_t bucket,
-                                 size_t* out_bytes);
-
 // ---- dist_opt_peers.c ----
 
 // For ranks that see each other's memory. Collective. NULL: they do not, or

@@ -64,6 +64,11 @@ class Lost(unittest.TestCase):
         self.assertEqual(len(left), 1)
         self.check(left, 2, 3)
 
+    def test_shards(self):
+        left = survivors(3, elastic_workers.loop, True, [(1, 4)], 2, (), True)
+        self.assertEqual(len(left), 2)
+        self.check(left, 2)
+
     def test_leaving(self):
         *others, first = sorted(
             survivors(3, elastic_workers.loop, True, (), 2, [(1, 5)]),
@@ -164,7 +169,6 @@ def mistakes(rank, size, nccl_id):
     dist.init(nccl_id, rank, size, deadline=25.0)
     case = unittest.TestCase()
     settings = {
-        "needs whole states": {"shard": True},
         "needs one pass per step": {"backward_passes_per_step": 2},
         "elastic with powerSGD, which keeps more": {"option": "powerSGD"},
         "elastic with localSGD, which keeps more": {"option": "localSGD"},

@@ -44,12 +44,15 @@ class Net(model.Model):
 class Worker:
     """A model, its optimizer and its loader."""
 
-    def __init__(self, use_graph):
+    def __init__(self, use_graph, shard=False):
         dev = device.create_cpu_device(reproducible=True)
         dev.SetRandSeed(7)
         self.net = Net()
         self.sgd = opt.DistOpt(
-            opt.SGD(lr=0.05, momentum=0.9), micro_shard=SHARD, elastic=True
+            opt.SGD(lr=0.05, momentum=0.9),
+            micro_shard=SHARD,
+            elastic=True,
+            shard=shard,
         )
         self.net.set_optimizer(self.sgd)
         with dev:
@@ -99,11 +102,13 @@ def kill_own():
 # ---- Ranks of ranks.run ----
 
 
-def loop(rank, size, nccl_id, use_graph, lost=(), epochs=2, left=()):
+def loop(
+    rank, size, nccl_id, use_graph, lost=(), epochs=2, left=(), shard=False
+):
     """lost, left: of some ranks, after how many steps they are killed, or asked to
     leave."""
     dist.init(nccl_id, rank, size, deadline=25.0)
-    worker = Worker(use_graph)
+    worker = Worker(use_graph, shard)
     worker.net.follow(worker.loader)
     while worker.loader.position[0] < epochs:
         for x, y in worker.loader:
