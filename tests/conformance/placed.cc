@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "tests/testing/status_matchers.h"
 
@@ -37,16 +38,14 @@ void SetStrides(Layout layout, choir_view_t* view) {
 
 // Row-major offsets of a view's elements.
 std::vector<int64_t> OffsetsOf(const choir_view_t& view) {
-  std::vector<int64_t> offsets;
-  int64_t count = choir_view_count(&view);
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t offset = view.offset;
-    int64_t rest = i;
-    for (int32_t k = view.ndim - 1; k >= 0; --k) {
-      offset += rest % view.shape[k] * view.strides[k];
-      rest /= view.shape[k];
-    }
-    offsets.push_back(offset);
+  std::vector<int64_t> offsets = {view.offset};
+  for (int32_t k = 0; k < view.ndim; ++k) {
+    std::vector<int64_t> outer = std::move(offsets);
+    offsets.clear();
+    offsets.reserve(outer.size() * static_cast<size_t>(view.shape[k]));
+    for (int64_t offset : outer)
+      for (int64_t i = 0; i < view.shape[k]; ++i)
+        offsets.push_back(offset + i * view.strides[k]);
   }
   return offsets;
 }

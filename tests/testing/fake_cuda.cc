@@ -202,6 +202,7 @@ void FakeCuda::Push(Stream* stream, Work work) {
   }
   ++stream->given;
   stream->work.push_back(std::move(work));
+  busy_.insert(stream);
 }
 
 // Runs no more than it must; whether it got there. Waits point to work that was
@@ -218,6 +219,7 @@ bool FakeCuda::RunUntil(Stream* stream, uint64_t count) {
     if (!gets_on) break;
     Work work = std::move(next);
     stream->work.pop_front();
+    if (stream->work.empty()) busy_.erase(stream);
     if (work.run && lost_ == 0) work.run();
     ++stream->done;
   }
@@ -428,13 +430,13 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
       return kInvalidValue;
     }
     const char* start = static_cast<const char*>(found->first);
-    for (const Stream& stream : fake->streams_) {
-      for (const Work& work : stream.work) {
+    for (const Stream* stream : fake->busy_) {
+      for (const Work& work : stream->work) {
         for (const void* touched : work.touches) {
           const char* place = static_cast<const char*>(touched);
           if (place >= start && place < start + found->second)
             fake->Misuse("cuMemFree while stream " +
-                         std::to_string(stream.number) + " works on it");
+                         std::to_string(stream->number) + " works on it");
         }
       }
     }

@@ -211,6 +211,7 @@ class FakeCuda {
   };
   std::map<std::string, Planned> planned_;
   std::deque<Stream> streams_;  // never moved, kept after their end
+  std::set<Stream*> busy_;      // those with work
   std::set<Event*> events_;
   int event_count_ = 0;
   std::map<const void*, size_t> memory_;
