@@ -19,6 +19,9 @@
 // One who notices a loss gives those of lower ranks this time to propose.
 static const double patience_seconds = 0.2;
 static const double turn_seconds = 0.005;
+// For one that others have waited for already, up to the deadline: those who
+// did come at once.
+static const double late_seconds = 0.5;
 // Ranks that agreed come at the same time; who does not has ended since.
 static const double join_seconds = 5;
 // Where too few are there to go on, they wait for so many of the
@@ -74,6 +77,16 @@ static bool is_gone(const change_t* change, int32_t rank) {
           has_ended(membership, &membership->members[rank]));
 }
 
+// It has not answered and gives no sign of life, or is what broke the
+// communicator.
+static bool is_silent(const change_t* change, int32_t rank, double waited) {
+  const int32_t before = change->ranks[rank];
+  if (before < 0) return false;
+  return choir__comm_peer_is_silent(change->comm, before) ||
+         (waited > late_seconds &&
+          choir__comm_peer_is_late(change->comm, before));
+}
+
 // Those who have asked and are still there.
 static void want_newcomers(choir__membership_t* membership,
                            choir__decision_t* wanted) {
@@ -95,11 +108,15 @@ static void take_turn(const change_t* change, double waited) {
   const double now = choir_clock_seconds();
   want_newcomers(membership, &agreement->wanted);
   agreement->leaving = membership->left;
+  agreement->silent = (choir__members_t){{0}};
   int32_t lower = 0;
   for (int32_t r = 0; r < membership->size; ++r) {
-    const bool gone = r != membership->rank && is_gone(change, r);
+    if (r == membership->rank) continue;
+    const bool gone = is_gone(change, r);
+    const bool silent = !gone && is_silent(change, r, waited);
     if (gone) choir__agreement_note_gone(agreement, r, now);
-    lower += r < membership->rank && !gone;
+    if (silent) choir__members_add(&agreement->silent, r);
+    lower += r < membership->rank && !gone && !silent;
   }
   if (waited >= lower * patience_seconds)
     choir__agreement_propose(agreement, now);
