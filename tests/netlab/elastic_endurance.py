@@ -12,7 +12,7 @@ killed, stopped for a while, or asked to leave; the first of them is killed; a h
 off, frozen, or behind a slow cable for a while; a host is added and taken away again; a
 host that there is not is named. Each has to be told by rank or host, and cause, within
 --told seconds; epochs have to go on; each epoch's digest is, with --compare, that of the
-run without faults. --compare also tells the goodput, as it is and without the time in
+run without faults. --compare also tells the goodput, as it is and without the time for
 which workers that are stopped or cut off are waited for, and what a fault of each kind
 costs.
 
@@ -38,6 +38,7 @@ GROUPS = "/sys/fs/cgroup/cpu"
 RATE = "100mbit"
 SLOW_RATE = "1mbit"
 DEADLINE = 3  # of the workers, seconds
+SILENCE = 1  # likewise, until one that is stopped or cut off is left out
 SETTLED = 5  # seconds after which a newcomer takes part
 EPOCH = re.compile(r"Starting Epoch (\d+):")
 DIGEST = re.compile(r"images/s = .* digest = ([0-9a-f]{16})")
@@ -103,7 +104,7 @@ class Endurance:
         command += ["--data", data, "--threads", "1"]
         command += ["--reproducible", "--micro-shard", "4"]
         command += ["--global-batch", "96", "--epochs", "1000000"]
-        command += ["--deadline", DEADLINE]
+        command += ["--deadline", DEADLINE, "--silence", SILENCE]
         self.process = self.hosts["h1"].start(
             command,
             stdout=subprocess.PIPE,
@@ -352,7 +353,7 @@ class Endurance:
             "digests": self.digests,
             "ended": [when - self.begin for when in self.ended],
             "faults": faults,
-            "waited": DEADLINE * sum(k in self.WAITED for k, _ in faults),
+            "waited": SILENCE * sum(k in self.WAITED for k, _ in faults),
         }
         with open(self.options.save, "w") as file:
             json.dump(saved, file)
