@@ -426,7 +426,7 @@ static bool is_lost(const change_t* change, int32_t before) {
   return true;
 }
 
-// "rank 1 (host h, pid 7) is gone, "; how many.
+// "rank 1 (host h, pid 7) is gone, "; how many, as below.
 static int32_t tell_lost(const change_t* change, char* text, size_t bytes) {
   const choir_comm_t* before = change->comm;
   int32_t lost = 0;
@@ -444,7 +444,8 @@ static int32_t tell_lost(const change_t* change, char* text, size_t bytes) {
   return lost;
 }
 
-static void tell_come(const change_t* change, char* text, size_t bytes) {
+static int32_t tell_come(const change_t* change, char* text, size_t bytes) {
+  int32_t come = 0;
   for (int32_t i = 0; i < change->membership->size; ++i) {
     if (change->ranks[i] >= 0) continue;
     const choir__member_t* member = &change->membership->members[i];
@@ -456,7 +457,19 @@ static void tell_come(const change_t* change, char* text, size_t bytes) {
       choir__text_append(text, bytes, choir__endpoint_print(&member->at, at));
     }
     choir__text_append(text, bytes, " has come, ");
+    ++come;
   }
+  return come;
+}
+
+// Where the same members go on: what broke the communicator.
+static void tell_why(const change_t* change, char* text, size_t bytes) {
+  choir_comm_faults_t* faults = &change->comm->faults;
+  pthread_mutex_lock(&faults->mutex);
+  // Room for what follows.
+  choir__text_append(text, bytes - 64, faults->own.text);
+  pthread_mutex_unlock(&faults->mutex);
+  choir__text_append(text, bytes, ", ");
 }
 
 static void describe(const change_t* change, choir__change_t* out_change) {
@@ -472,7 +485,8 @@ static void describe(const change_t* change, choir__change_t* out_change) {
     choir__text_append(text, bytes, "this worker has come, ");
   } else {
     out_change->lost = tell_lost(change, text, bytes);
-    tell_come(change, text, bytes);
+    if (tell_come(change, text, bytes) + out_change->lost == 0)
+      tell_why(change, text, bytes);
   }
   choir__text_append_number(text, bytes, (uint64_t)membership->size);
   choir__text_append(

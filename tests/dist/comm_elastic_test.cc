@@ -67,6 +67,17 @@ class ElasticRank {
     Check(choir__membership_create(comm_, 7, &membership_));
   }
 
+  // Nobody is lost and nobody comes.
+  void GoOn() {
+    if (Rank() == 0)
+      choir_comm_abort(comm_, "a change");
+    else
+      choir_status_free(choir_comm_barrier(comm_, "before the change"));
+    Change();
+    Say(text_);
+    End();
+  }
+
   // Rank 2 does not come to the next operation, and rank 1 does.
   void Miss(bool is_stopped) {
     if (Rank() == 2) {
@@ -190,6 +201,7 @@ class ElasticRank {
     rank_ = choir_comm_rank(comm_);
     size_ = choir_comm_size(comm_);
     slowest_ = std::max(slowest_, change.seconds);
+    text_ = change.text;
   }
 
   // All go on with the operation that nobody has finished.
@@ -211,6 +223,7 @@ class ElasticRank {
   int64_t generation_ = 1;
   int32_t rank_ = 0, size_ = 0;
   double slowest_ = 0;
+  std::string text_;  // of the last change
 };
 
 // Of several hosts rank r is on host r % hosts.
@@ -311,6 +324,18 @@ TEST(ElasticHostsTest, OnTheWay) {
 TEST(ElasticHostsTest, WhileTheyAgree) {
   Expect(7, {{1, {kBefore, 7}}, {0, {kLate, 1}}, {5, {kLate, 1}}},
          "generation [234], size 4", 3);
+}
+
+TEST(ElasticTest, TheSameMembersSayWhy) {
+  if (choir_testing::InRank()) ElasticRank({}).GoOn();
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, "shm", 3);
+  for (const ProcessResult& result : group.Wait(Patience(90)))
+    EXPECT_TRUE(choir_testing::Matches(
+        Heard(result),
+        "generation 2: rank 0 \\(host [^ ]+, pid \\d+\\) aborted: a change, "
+        "3 workers go on"))
+        << result.output;
 }
 
 TEST(ElasticTest, OneThatWasLeftOutComesBack) {
