@@ -90,7 +90,8 @@ _Static_assert(sizeof(choir_comm_message_t) == 192,
 typedef struct choir_comm_fault_s {
   int32_t code;    // choir_status_code_t
   int32_t origin;  // the rank that found it
-  char text[504];  // a sentence about the cause
+  int32_t slow;    // 1 + index of a host behind a slow link; 0: none
+  char text[500];  // a sentence about the cause
 } choir_comm_fault_t;
 
 // What a missing heartbeat may mean: the end of a sentence about a silent peer.
@@ -364,6 +365,10 @@ typedef struct choir_comm_watch_s {
   atomic_bool stops;
   double interval;
   int wake_fd;
+  // The operation in which host `slow_host` has been in the way for so long.
+  uint64_t slow_sequence;
+  int32_t slow_host;
+  double slow_seconds;
 } choir_comm_watch_t;
 
 struct choir_comm_s {

@@ -392,6 +392,7 @@ static void* watch_main(void* argument) {
     comm->vtable->heartbeat(comm, comm->watch.interval);
     double now = choir_clock_seconds();
     watch_note_beats(comm, now - last);
+    choir__comm_watch_slow(comm, now - last);
     last = now;
     for (int i = 0; i < CHOIR_COMM_LAYER_COUNT; ++i)
       if (comm->layers[i] && comm->layers[i]->vtable->poll_faults)

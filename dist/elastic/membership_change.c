@@ -28,6 +28,9 @@ static const double join_seconds = 5;
 // communicator's deadlines, and say so this often.
 static const double waiting_deadlines = 10;
 static const double telling_seconds = 10;
+// One that was left out because its link is slow stays away for one deadline,
+// later up to so many.
+static const double most_pauses = 16;
 
 typedef struct change_s {
   choir__membership_t* membership;
@@ -87,6 +90,12 @@ static bool is_silent(const change_t* change, int32_t rank, double waited) {
           choir__comm_peer_is_late(change->comm, before));
 }
 
+// It is there, and the others go on without it.
+static bool is_slow(const change_t* change, int32_t rank) {
+  const int32_t before = change->ranks[rank];
+  return before >= 0 && choir__comm_peer_is_slow(change->comm, before);
+}
+
 // Those who have asked and are still there.
 static void want_newcomers(choir__membership_t* membership,
                            choir__decision_t* wanted) {
@@ -108,6 +117,8 @@ static void take_turn(const change_t* change, double waited) {
   const double now = choir_clock_seconds();
   want_newcomers(membership, &agreement->wanted);
   agreement->leaving = membership->left;
+  for (int32_t r = 0; r < membership->size; ++r)
+    if (is_slow(change, r)) choir__members_add(&agreement->leaving, r);
   agreement->silent = (choir__members_t){{0}};
   int32_t lower = 0;
   for (int32_t r = 0; r < membership->size; ++r) {
@@ -284,9 +295,25 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
                           &membership->members[r].at);
 }
 
-// The others did not hear of this member in time, and went on.
+// How long it stays away: twice as long each time that it was left out soon
+// after it came.
+static void begin_pause(choir__membership_t* membership, double deadline) {
+  const double now = choir_clock_seconds();
+  const double longer = 2 * membership->pause;
+  const double most = most_pauses * deadline;
+  membership->pause = now - membership->came > 4 * longer ? deadline
+                      : longer < most                     ? longer
+                                                          : most;
+  membership->away_until = now + membership->pause;
+}
+
+// The others did not hear of this member in time, or its host is behind a slow
+// link, and went on.
 static void become_newcomer(change_t* change) {
   choir__membership_t* membership = change->membership;
+  if (choir__comm_peer_is_slow(change->comm, change->comm->rank) &&
+      !change->has_come)
+    begin_pause(membership, change->comm->deadline);
   change->has_come = true;
   membership->left_out_of = membership->generation;
   membership->generation = 0;
@@ -354,8 +381,9 @@ static choir_status_t arrive(const change_t* change) {
   // Members may wait for one that is silent meanwhile.
   const double limit =
       2 * change->comm->deadline + change->comm->silence + join_seconds;
-  const double start = choir_clock_seconds();
-  double asked = 0;
+  double asked = membership->away_until;
+  double start = choir_clock_seconds();
+  if (start < asked) start = asked;
   choir_status_t status = NULL;
   pthread_mutex_lock(&membership->mutex);
   while (membership->generation == 0 && !status) {
@@ -369,12 +397,13 @@ static choir_status_t arrive(const change_t* change) {
                            "elastic: no worker of the run has taken this one "
                            "in within %.1f s",
                            limit);
-    if (now - asked > CHOIR__AGAIN_SECONDS) {
+    if (now > asked + CHOIR__AGAIN_SECONDS) {
       ask_to_join(membership);
       asked = now;
     }
     wait_a_turn(membership);
   }
+  membership->came = choir_clock_seconds();
   pthread_mutex_unlock(&membership->mutex);
   return status;
 }
@@ -438,7 +467,9 @@ static int32_t tell_lost(const change_t* change, char* text, size_t bytes) {
     choir__text_append(text, bytes,
                        choir__members_has(&change->left, r) ? " has left, "
                        : gone                               ? " is gone, "
-                              : " did not answer, ");
+                       : choir__comm_peer_is_slow(change->comm, r)
+                           ? " is behind a slow link, "
+                           : " did not answer, ");
     ++lost;
   }
   return lost;

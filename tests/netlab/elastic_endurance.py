@@ -184,23 +184,24 @@ class Endurance:
             self.seen.setdefault(worker.pid, time.monotonic())
         return sorted(found, key=lambda worker: worker.rank)
 
-    def until(self, pattern, seconds):
-        """Seconds until a line like this one came, from now on; None: none did."""
+    def until(self, pattern, seconds, at=None):
+        """Seconds until a line like this one came, from now on, or from line `at` on;
+        None: none did."""
         begin = time.monotonic()
-        at = len(self.lines)
+        at = len(self.lines) if at is None else at
         with self.heard:
             while True:
                 for when, line in self.lines[at:]:
                     if re.search(pattern, line):
-                        return when - begin
+                        return max(when - begin, 0)
                 at = len(self.lines)
                 left = begin + seconds - time.monotonic()
                 if left <= 0:
                     return None
                 self.heard.wait(left)
 
-    def expect(self, kind, pattern, seconds=None):
-        took = self.until(pattern, seconds or self.options.told)
+    def expect(self, kind, pattern, seconds=None, at=None):
+        took = self.until(pattern, seconds or self.options.told, at)
         if took is None:
             raise Failed("%s: no line with '%s' came" % (kind, pattern))
         self.told.append((kind, took))
@@ -244,12 +245,14 @@ class Endurance:
         there = [w for w in self.workers() if w.host == name]
         begin(self.hosts[name])
         try:
-            self.expect(kind, r"%s\) (did not answer|is gone)" % there[0])
+            how = "(did not answer|is gone|is behind a slow link)"
+            self.expect(kind, r"%s\) %s" % (there[0], how))
             time.sleep(2)
         finally:
+            at = len(self.lines)
             end(self.hosts[name])
         come = r"process %s .*has come|host %s, pid \d+\) takes part"
-        self.expect("host back", come % (there[0].own_pid, name), 60)
+        self.expect("host back", come % (there[0].own_pid, name), 60, at)
 
     def cut(self):
         self.away("cut off", netlab.Host.cut, netlab.Host.mend)
@@ -258,10 +261,11 @@ class Endurance:
         self.away("frozen", netlab.Host.freeze, netlab.Host.thaw)
 
     def slow(self):
-        host = self.hosts[self.any_host()]
-        host.set_rate(SLOW_RATE)
-        time.sleep(self.options.every / 2)
-        host.set_rate(RATE)
+        self.away(
+            "slow",
+            lambda host: host.set_rate(SLOW_RATE),
+            lambda host: host.set_rate(RATE),
+        )
 
     def add_host(self):
         """There is room for one more; it goes by the next call."""
