@@ -129,6 +129,7 @@ typedef struct choir_comm_peer_s {
   atomic_int presence;                    // CHOIR_COMM_PEER_*
   uint64_t last_beat;                     // the watch thread's
   double silent;
+  double slow;  // likewise: seconds in which its host held up an operation
 } choir_comm_peer_t;
 
 // One collective while it runs.
@@ -365,10 +366,7 @@ typedef struct choir_comm_watch_s {
   atomic_bool stops;
   double interval;
   int wake_fd;
-  // The operation in which host `slow_host` has been in the way for so long.
-  uint64_t slow_sequence;
-  int32_t slow_host;
-  double slow_seconds;
+  uint64_t slow_sequence;  // the operation that peers' `slow` is about
 } choir_comm_watch_t;
 
 struct choir_comm_s {

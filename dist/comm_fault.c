@@ -392,7 +392,9 @@ static void* watch_main(void* argument) {
     comm->vtable->heartbeat(comm, comm->watch.interval);
     double now = choir_clock_seconds();
     watch_note_beats(comm, now - last);
-    choir__comm_watch_slow(comm, now - last);
+    choir_comm_fault_t fault;
+    if (choir__comm_watch_slow(comm, now - last, &fault))
+      choir__comm_break_by(comm, &fault);
     last = now;
     for (int i = 0; i < CHOIR_COMM_LAYER_COUNT; ++i)
       if (comm->layers[i] && comm->layers[i]->vtable->poll_faults)
