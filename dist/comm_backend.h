@@ -366,7 +366,8 @@ typedef struct choir_comm_watch_s {
   atomic_bool stops;
   double interval;
   int wake_fd;
-  uint64_t slow_sequence;  // the operation that peers' `slow` is about
+  uint64_t slow_sequence;     // the operation that peers' `slow` is about
+  _Atomic double slow_limit;  // seconds of it; 0: no host is left out
 } choir_comm_watch_t;
 
 struct choir_comm_s {

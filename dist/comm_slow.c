@@ -90,11 +90,11 @@ static int32_t find_slow_host(const choir_comm_t* comm) {
     if (comm->peers[r].slow > comm->peers[slowest].slow) slowest = r;
   const double most = comm->peers[slowest].slow;
   const int32_t host = comm->peers[slowest].host_index;
-  bool is_clear = most > comm->deadline;
+  const double limit = atomic_load(&comm->watch.slow_limit);
+  bool is_clear = most > limit;
   for (int32_t r = 0; r < comm->size; ++r)
-    is_clear = is_clear &&
-               (comm->peers[r].host_index == host ||
-                comm->peers[r].slow < most - comm->deadline / 4);
+    is_clear = is_clear && (comm->peers[r].host_index == host ||
+                            comm->peers[r].slow < most - limit / 4);
   return is_clear ? host : -1;
 }
 
@@ -122,7 +122,8 @@ static void describe(const choir_comm_t* comm, int32_t host,
 bool choir__comm_watch_slow(choir_comm_t* comm, double elapsed,
                             choir_comm_fault_t* out_fault) {
   const double most = 2 * comm->watch.interval;
-  if (!comm->warns || comm->hosts.count < 3) return false;
+  if (atomic_load(&comm->watch.slow_limit) <= 0 || comm->hosts.count < 3)
+    return false;
   note_slow(comm, find_operation(comm), elapsed < most ? elapsed : most);
   const int32_t host = find_slow_host(comm);
   if (host < 0 || !may_go(comm, host)) return false;

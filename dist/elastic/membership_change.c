@@ -446,6 +446,7 @@ static choir_status_t join(const change_t* change, choir_comm_t** out_comm) {
   CHOIR_TRY(choir_comm_create(&config, out_comm));
   (*out_comm)->deadline = before->deadline;
   (*out_comm)->warns = true;
+  atomic_store(&(*out_comm)->watch.slow_limit, before->deadline);
   return NULL;
 }
 
