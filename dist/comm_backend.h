@@ -90,7 +90,8 @@ _Static_assert(sizeof(choir_comm_message_t) == 192,
 typedef struct choir_comm_fault_s {
   int32_t code;    // choir_status_code_t
   int32_t origin;  // the rank that found it
-  char text[504];  // a sentence about the cause
+  int32_t slow;    // 1 + index of a host behind a slow link; 0: none
+  char text[500];  // a sentence about the cause
 } choir_comm_fault_t;
 
 // What a missing heartbeat may mean: the end of a sentence about a silent peer.
@@ -128,6 +129,7 @@ typedef struct choir_comm_peer_s {
   atomic_int presence;                    // CHOIR_COMM_PEER_*
   uint64_t last_beat;                     // the watch thread's
   double silent;
+  double slow;  // likewise: seconds in which its host held up an operation
 } choir_comm_peer_t;
 
 // One collective while it runs.
@@ -364,6 +366,8 @@ typedef struct choir_comm_watch_s {
   atomic_bool stops;
   double interval;
   int wake_fd;
+  uint64_t slow_sequence;     // the operation that peers' `slow` is about
+  _Atomic double slow_limit;  // seconds of it; 0: no host is left out
 } choir_comm_watch_t;
 
 struct choir_comm_s {

@@ -230,10 +230,24 @@ static double peer_silence(const choir_comm_t* comm, int32_t rank) {
   return 1e-3 * atomic_load(&comm->peers[rank].silent_ms);
 }
 
+bool choir__comm_peer_is_silent(const choir_comm_t* comm, int32_t rank) {
+  return peer_silence(comm, rank) > comm->silence;
+}
+
+bool choir__comm_peer_is_late(choir_comm_t* comm, int32_t rank) {
+  pthread_mutex_lock(&comm->faults.mutex);
+  const bool was_late = atomic_load(&comm->faults.broken) &&
+                        comm->faults.own.code == CHOIR_STATUS_TIMEOUT;
+  pthread_mutex_unlock(&comm->faults.mutex);
+  choir_activity_t activity;
+  if (was_late) choir__comm_peer_activity(comm, rank, &activity);
+  return was_late && activity.sequence < comm->run.sequence;
+}
+
 // A peer that missed several beats is more than late.
 static bool is_silent(const choir_comm_t* comm, int32_t rank) {
-  const double silence = peer_silence(comm, rank);
-  return silence > comm->silence || silence > 4 * comm->watch.interval + 0.2;
+  return choir__comm_peer_is_silent(comm, rank) ||
+         peer_silence(comm, rank) > 4 * comm->watch.interval + 0.2;
 }
 
 // Where the awaited peer is in this operation itself, it waits for another: one
@@ -378,6 +392,9 @@ static void* watch_main(void* argument) {
     comm->vtable->heartbeat(comm, comm->watch.interval);
     double now = choir_clock_seconds();
     watch_note_beats(comm, now - last);
+    choir_comm_fault_t fault;
+    if (choir__comm_watch_slow(comm, now - last, &fault))
+      choir__comm_break_by(comm, &fault);
     last = now;
     for (int i = 0; i < CHOIR_COMM_LAYER_COUNT; ++i)
       if (comm->layers[i] && comm->layers[i]->vtable->poll_faults)

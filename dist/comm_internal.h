@@ -203,6 +203,10 @@ bool choir__comm_wait_is_late(const choir_comm_t* comm,
 void choir__comm_peer_activity(choir_comm_t* comm, int32_t rank,
                                choir_activity_t* out_activity);
 choir_status_t choir__comm_watch_start(choir_comm_t* comm);
+// comm_slow.c: `elapsed` seconds after the last call, whether a host holds up
+// all others.
+bool choir__comm_watch_slow(choir_comm_t* comm, double elapsed,
+                            choir_comm_fault_t* out_fault);
 // Breaks the communicator by `status`, the failure of an operation of `group`,
 // which it frees; if the group broke, by the group's cause.
 choir_status_t choir__comm_break_by_group(choir_comm_t* comm,

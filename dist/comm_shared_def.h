@@ -36,6 +36,14 @@ choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
                                   const choir_collective_t* wanted,
                                   choir_status_t why);
 
+// Of a peer, also of a communicator that broke. Silent: no sign of life for
+// longer than the limit. Late: the communicator broke because others had waited
+// up to the deadline for an operation, which this peer has not come to.
+bool choir__comm_peer_is_silent(const choir_comm_t* comm, int32_t rank);
+bool choir__comm_peer_is_late(choir_comm_t* comm, int32_t rank);
+// The communicator broke because this peer's host is behind a slow link.
+bool choir__comm_peer_is_slow(choir_comm_t* comm, int32_t rank);
+
 // How many times this rank has called choir_comm_buffer_create. What a peer had
 // in a buffer that it gave back is in nobody else's hands before the next call,
 // which all ranks make.

@@ -125,6 +125,7 @@ static choir_status_t join(const train_options_t* options,
   CHOIR_TRY(choir_comm_config_init(&config));
   config.backend = train_comm_names[options->comm];
   config.deadline = options->deadline;
+  config.silence = options->silence;
   return choir_comm_create(&config, out_comm);
 }
 

@@ -100,7 +100,10 @@ enum {
     "where a worker is killed the others go on, and another takes its place "  \
     "(docs/elastic.md)")                                                       \
   X(T, FLOAT, deadline, 60, 0.001, 1e6,                                        \
-    "longest wait for another worker, seconds")
+    "longest wait for another worker, seconds")                                \
+  X(T, FLOAT, silence, 0, 0, 1e6,                                              \
+    "longest wait for a sign of life of another worker, seconds; 0: as "       \
+    "--deadline")
 
 #define TRAIN_ALL_OPTIONS(X, T) TRAIN_OPTIONS(X, T) TRAIN_DIST_OPTIONS(X, T)
 CHOIR_CONFIG_STRUCT(train_options_t, TRAIN_ALL_OPTIONS);

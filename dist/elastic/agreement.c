@@ -130,6 +130,15 @@ static bool all_have_replied(const choir__agreement_t* agreement) {
   return true;
 }
 
+static bool nobody_is_awaited(const choir__agreement_t* agreement) {
+  for (int32_t r = 0; r < agreement->config.size; ++r)
+    if (!choir__members_has(&agreement->replies, r) &&
+        !choir__members_has(&agreement->gone, r) &&
+        !choir__members_has(&agreement->silent, r))
+      return false;
+  return true;
+}
+
 static bool has_quorum(const choir__agreement_t* agreement) {
   const choir__agreement_config_t* config = &agreement->config;
   return choir__members_decide(&agreement->replies, config->size) ||
@@ -160,7 +169,7 @@ static void advance(choir__agreement_t* agreement, double now) {
   const bool is_over = now >= agreement->until;
   switch (agreement->phase) {
     case CHOIR__AGREE_ASKING:
-      if (!is_over && !all_have_replied(agreement)) return;
+      if (!is_over && !nobody_is_awaited(agreement)) return;
       if (has_quorum(agreement))
         propose(agreement, now);
       else if (is_over)

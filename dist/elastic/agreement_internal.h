@@ -92,7 +92,7 @@ typedef struct choir__agreement_message_s {
 typedef struct choir__agreement_config_s {
   int64_t generation;
   int32_t rank, size;  // in it; size up to CHOIR__MEMBERS_MOST
-  // How long an attempt waits for those that are not known to be gone, and
+  // How long an attempt waits for those that are neither gone nor silent, and
   // after which time it asks once more; 0: never. While a member is asked by
   // another it makes no attempt, and for a few times the latter after that.
   double limit, again;
@@ -120,6 +120,9 @@ typedef struct choir__agreement_s {
   // Those that want to be in no further generation, set by the owner; they
   // decide like all others.
   choir__members_t leaving;
+  // Those that it is no use to wait for, as the owner sees it now. They may be
+  // alive, and decide like all others.
+  choir__members_t silent;
   // Whom this member would take in; set by the owner, `members` means nothing.
   choir__decision_t wanted;
   choir__attempt_t latest;  // that this member answered or accepted

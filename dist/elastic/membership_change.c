@@ -19,12 +19,18 @@
 // One who notices a loss gives those of lower ranks this time to propose.
 static const double patience_seconds = 0.2;
 static const double turn_seconds = 0.005;
+// For one that others have waited for already, up to the deadline: those who
+// did come at once.
+static const double late_seconds = 0.5;
 // Ranks that agreed come at the same time; who does not has ended since.
 static const double join_seconds = 5;
 // Where too few are there to go on, they wait for so many of the
 // communicator's deadlines, and say so this often.
 static const double waiting_deadlines = 10;
 static const double telling_seconds = 10;
+// One that was left out because its link is slow stays away for one deadline,
+// later up to so many.
+static const double most_pauses = 16;
 
 typedef struct change_s {
   choir__membership_t* membership;
@@ -74,6 +80,22 @@ static bool is_gone(const change_t* change, int32_t rank) {
           has_ended(membership, &membership->members[rank]));
 }
 
+// It has not answered and gives no sign of life, or is what broke the
+// communicator.
+static bool is_silent(const change_t* change, int32_t rank, double waited) {
+  const int32_t before = change->ranks[rank];
+  if (before < 0) return false;
+  return choir__comm_peer_is_silent(change->comm, before) ||
+         (waited > late_seconds &&
+          choir__comm_peer_is_late(change->comm, before));
+}
+
+// It is there, and the others go on without it.
+static bool is_slow(const change_t* change, int32_t rank) {
+  const int32_t before = change->ranks[rank];
+  return before >= 0 && choir__comm_peer_is_slow(change->comm, before);
+}
+
 // Those who have asked and are still there.
 static void want_newcomers(choir__membership_t* membership,
                            choir__decision_t* wanted) {
@@ -95,11 +117,17 @@ static void take_turn(const change_t* change, double waited) {
   const double now = choir_clock_seconds();
   want_newcomers(membership, &agreement->wanted);
   agreement->leaving = membership->left;
+  for (int32_t r = 0; r < membership->size; ++r)
+    if (is_slow(change, r)) choir__members_add(&agreement->leaving, r);
+  agreement->silent = (choir__members_t){{0}};
   int32_t lower = 0;
   for (int32_t r = 0; r < membership->size; ++r) {
-    const bool gone = r != membership->rank && is_gone(change, r);
+    if (r == membership->rank) continue;
+    const bool gone = is_gone(change, r);
+    const bool silent = !gone && is_silent(change, r, waited);
     if (gone) choir__agreement_note_gone(agreement, r, now);
-    lower += r < membership->rank && !gone;
+    if (silent) choir__members_add(&agreement->silent, r);
+    lower += r < membership->rank && !gone && !silent;
   }
   if (waited >= lower * patience_seconds)
     choir__agreement_propose(agreement, now);
@@ -267,9 +295,25 @@ static void renumber(change_t* change, const choir__decision_t* decision) {
                           &membership->members[r].at);
 }
 
-// The others did not hear of this member in time, and went on.
+// How long it stays away: twice as long each time that it was left out soon
+// after it came.
+static void begin_pause(choir__membership_t* membership, double deadline) {
+  const double now = choir_clock_seconds();
+  const double longer = 2 * membership->pause;
+  const double most = most_pauses * deadline;
+  membership->pause = now - membership->came > 4 * longer ? deadline
+                      : longer < most                     ? longer
+                                                          : most;
+  membership->away_until = now + membership->pause;
+}
+
+// The others did not hear of this member in time, or its host is behind a slow
+// link, and went on.
 static void become_newcomer(change_t* change) {
   choir__membership_t* membership = change->membership;
+  if (choir__comm_peer_is_slow(change->comm, change->comm->rank) &&
+      !change->has_come)
+    begin_pause(membership, change->comm->deadline);
   change->has_come = true;
   membership->left_out_of = membership->generation;
   membership->generation = 0;
@@ -337,8 +381,9 @@ static choir_status_t arrive(const change_t* change) {
   // Members may wait for one that is silent meanwhile.
   const double limit =
       2 * change->comm->deadline + change->comm->silence + join_seconds;
-  const double start = choir_clock_seconds();
-  double asked = 0;
+  double asked = membership->away_until;
+  double start = choir_clock_seconds();
+  if (start < asked) start = asked;
   choir_status_t status = NULL;
   pthread_mutex_lock(&membership->mutex);
   while (membership->generation == 0 && !status) {
@@ -352,12 +397,13 @@ static choir_status_t arrive(const change_t* change) {
                            "elastic: no worker of the run has taken this one "
                            "in within %.1f s",
                            limit);
-    if (now - asked > CHOIR__AGAIN_SECONDS) {
+    if (now > asked + CHOIR__AGAIN_SECONDS) {
       ask_to_join(membership);
       asked = now;
     }
     wait_a_turn(membership);
   }
+  membership->came = choir_clock_seconds();
   pthread_mutex_unlock(&membership->mutex);
   return status;
 }
@@ -400,6 +446,7 @@ static choir_status_t join(const change_t* change, choir_comm_t** out_comm) {
   CHOIR_TRY(choir_comm_create(&config, out_comm));
   (*out_comm)->deadline = before->deadline;
   (*out_comm)->warns = true;
+  atomic_store(&(*out_comm)->watch.slow_limit, before->deadline);
   return NULL;
 }
 
@@ -409,7 +456,7 @@ static bool is_lost(const change_t* change, int32_t before) {
   return true;
 }
 
-// "rank 1 (host h, pid 7) is gone, "; how many.
+// "rank 1 (host h, pid 7) is gone, "; how many, as below.
 static int32_t tell_lost(const change_t* change, char* text, size_t bytes) {
   const choir_comm_t* before = change->comm;
   int32_t lost = 0;
@@ -421,13 +468,16 @@ static int32_t tell_lost(const change_t* change, char* text, size_t bytes) {
     choir__text_append(text, bytes,
                        choir__members_has(&change->left, r) ? " has left, "
                        : gone                               ? " is gone, "
-                              : " did not answer, ");
+                       : choir__comm_peer_is_slow(change->comm, r)
+                           ? " is behind a slow link, "
+                           : " did not answer, ");
     ++lost;
   }
   return lost;
 }
 
-static void tell_come(const change_t* change, char* text, size_t bytes) {
+static int32_t tell_come(const change_t* change, char* text, size_t bytes) {
+  int32_t come = 0;
   for (int32_t i = 0; i < change->membership->size; ++i) {
     if (change->ranks[i] >= 0) continue;
     const choir__member_t* member = &change->membership->members[i];
@@ -439,7 +489,19 @@ static void tell_come(const change_t* change, char* text, size_t bytes) {
       choir__text_append(text, bytes, choir__endpoint_print(&member->at, at));
     }
     choir__text_append(text, bytes, " has come, ");
+    ++come;
   }
+  return come;
+}
+
+// Where the same members go on: what broke the communicator.
+static void tell_why(const change_t* change, char* text, size_t bytes) {
+  choir_comm_faults_t* faults = &change->comm->faults;
+  pthread_mutex_lock(&faults->mutex);
+  // Room for what follows.
+  choir__text_append(text, bytes - 64, faults->own.text);
+  pthread_mutex_unlock(&faults->mutex);
+  choir__text_append(text, bytes, ", ");
 }
 
 static void describe(const change_t* change, choir__change_t* out_change) {
@@ -455,7 +517,8 @@ static void describe(const change_t* change, choir__change_t* out_change) {
     choir__text_append(text, bytes, "this worker has come, ");
   } else {
     out_change->lost = tell_lost(change, text, bytes);
-    tell_come(change, text, bytes);
+    if (tell_come(change, text, bytes) + out_change->lost == 0)
+      tell_why(change, text, bytes);
   }
   choir__text_append_number(text, bytes, (uint64_t)membership->size);
   choir__text_append(

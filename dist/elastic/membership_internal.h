@@ -56,6 +56,9 @@ struct choir__membership_s {
   // and asks gets it. Of generations before this member came: zeros.
   choir__decision_t* decisions;  // [capacity]
   int64_t capacity;
+  // Of a host behind a slow link: when it came, for how long it stayed away,
+  // and until when it does; seconds.
+  double came, pause, away_until;
 };
 
 // All of them, of this generation and those who would come, are on this host.

@@ -108,6 +108,8 @@ class Communicator(NotCopied):
     Communicator(local_rank, world_size, holder, limit): by a rendezvous id, on one
     host. limit: elements of SINGA's buffers; there are none here. deadline:
     longest wait in seconds for a peer in one operation, CHOIR_DEADLINE or 60.
+    silence: longest wait in seconds for a sign of life of a peer that is waited
+    for; as the deadline where it is not given.
 
     Returns when all are there; raises CommError naming who is missing.
     """
@@ -117,6 +119,7 @@ class Communicator(NotCopied):
         *args,
         deadline: float | None = None,
         backend: str | None = None,
+        silence: float | None = None,
     ) -> None:
         self.handle: int | None = None
         self.rendezvous_id: str | None = None
@@ -147,8 +150,10 @@ class Communicator(NotCopied):
         if backend is not None:
             config.backend = backend.encode()
         config.deadline = deadline if deadline is not None else _deadline()
+        config.silence = silence if silence is not None else 0
         self._keep = config
         self.deadline: float = config.deadline  # seconds
+        self.silence: float = config.silence or config.deadline  # likewise
         _terminate.watch(_activity)
         self._pending: list[CTensor] = []
         # What joined ends with the process, also when Ctrl-C comes meanwhile.

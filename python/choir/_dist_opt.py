@@ -88,8 +88,9 @@ class DistOpt(Owner, NotCopied):
     (NcclIdHolder) of processes that a program started itself on one host;
     without it, what the launcher says (choirrun, mpiexec), or alone. buffSize
     is SINGA's and has no meaning here. deadline: longest wait in seconds for
-    another worker; CHOIR_DEADLINE or 60. bucket_bytes: gradients are exchanged
-    in buckets of at least so many bytes (1 MiB where it is not given);
+    another worker; CHOIR_DEADLINE or 60. silence: longest wait for a sign of life
+    of one; as the deadline where it is not given. bucket_bytes: gradients are
+    exchanged in buckets of at least so many bytes (1 MiB where it is not given);
     `threshold`, which SINGA has for this in every step, has no meaning here.
     shard: each worker keeps the optimizer's states of a part of the parameters
     alone, and updates that (ZeRO-1): 1 / world_size of their memory, with the
@@ -134,6 +135,7 @@ class DistOpt(Owner, NotCopied):
         peer_memory: bool = True,
         micro_shard: int = 0,
         elastic: bool = False,
+        silence: float | None = None,
     ) -> None:
         self.micro_shard = ranged(micro_shard, "micro_shard", 32)
         self.opt = opt if opt is not None else SGD()
@@ -151,8 +153,8 @@ class DistOpt(Owner, NotCopied):
                 )
             self.communicator = (
                 _comm.default()
-                if deadline is None
-                else Communicator(deadline=deadline)
+                if deadline is None and silence is None
+                else Communicator(deadline=deadline, silence=silence)
             )
         else:
             if local_rank is None or world_size is None:
@@ -160,7 +162,12 @@ class DistOpt(Owner, NotCopied):
                     "DistOpt: nccl_id needs local_rank and world_size beside it"
                 )
             self.communicator = Communicator(
-                local_rank, world_size, nccl_id, buffSize, deadline=deadline
+                local_rank,
+                world_size,
+                nccl_id,
+                buffSize,
+                deadline=deadline,
+                silence=silence,
             )
         if self.communicator.shares_process():
             sentence = (

@@ -19,6 +19,7 @@ def init(
     deadline: float | None = None,
     *,
     ticket: NcclIdHolder | str | None = None,
+    silence: float | None = None,
 ) -> None:
     """Joins the other workers; collective.
 
@@ -27,10 +28,11 @@ def init(
     handed to the others, or its text `.id`): as `rank` of `size` on this host.
     `ticket` is its old name, which is still read.
     deadline: longest wait in seconds for a peer in one operation and here;
-    CHOIR_DEADLINE or 60. opt.DistOpt works on this communicator too.
+    CHOIR_DEADLINE or 60. silence: longest wait for a sign of life of a peer; as
+    the deadline where it is not given. opt.DistOpt works on this communicator too.
 
     A second call does nothing; StateError if it asks for another place or
-    deadline than the first. CommError names the ranks that did not come.
+    limits than the first. CommError names the ranks that did not come.
     """
     global _comm_of_init, _rendezvous_id
     given = ticket if rendezvous_id is None else rendezvous_id
@@ -59,28 +61,36 @@ def init(
                 f"init: this process is rank {comm.global_rank} of "
                 f"{comm.world_size} already; call shutdown first"
             )
-        _check_deadline(comm, deadline)
+        _check_limits(comm, deadline, silence)
         return
     with deferred():
         if text is not None:
             comm = Communicator(
-                rank, size, NcclIdHolder(text), deadline=deadline
+                rank,
+                size,
+                NcclIdHolder(text),
+                deadline=deadline,
+                silence=silence,
             )
         elif _comm.has_default():
             comm = _comm.default()  # DistOpt was first
-            _check_deadline(comm, deadline)
+            _check_limits(comm, deadline, silence)
         else:
-            comm = Communicator(deadline=deadline)
+            comm = Communicator(deadline=deadline, silence=silence)
         _comm.set_default(comm)
         _comm_of_init, _rendezvous_id = comm, text
 
 
-def _check_deadline(comm: Communicator, deadline: float | None) -> None:
-    if deadline is not None and deadline != comm.deadline:
-        raise StateError(
-            f"init: the communicator waits {comm.deadline:g} seconds, not "
-            f"{deadline:g}; give the deadline to the first call, before DistOpt"
-        )
+def _check_limits(
+    comm: Communicator, deadline: float | None, silence: float | None
+) -> None:
+    for name, given in (("deadline", deadline), ("silence", silence)):
+        there = getattr(comm, name)
+        if given is not None and given != there:
+            raise StateError(
+                f"init: the communicator waits {there:g} seconds, not "
+                f"{given:g}; give the {name} to the first call, before DistOpt"
+            )
 
 
 def shutdown() -> None:

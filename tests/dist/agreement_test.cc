@@ -64,6 +64,7 @@ class World {
         next_trouble = now_ + Share() * 2;
       }
       if (now_ >= kTrouble) EndTrouble();
+      if (random_() % 4 == 0) MakeSilent();
       Deliver();
       bool all_done = true;
       for (int32_t r = 0; r < size(); ++r) {
@@ -141,6 +142,14 @@ class World {
     }
   }
 
+  // Some are not waited for, who may be there and answer late, for ever.
+  void MakeSilent() {
+    choir__agreement_t* member = &members_[random_() % members_.size()];
+    member->silent = {};
+    for (int32_t r = 0; r < size(); ++r)
+      if (random_() % 3 == 0) choir__members_add(&member->silent, r);
+  }
+
   void MakeTrouble() {
     switch (random_() % 3) {
       case 0: {  // dies; some see it
@@ -214,7 +223,7 @@ class Host {
       const auto rank = static_cast<int32_t>(random_() % members_.size());
       choir__agreement_t* member = &members_[Size(rank)];
       if (!sends_left_[Size(rank)]) continue;
-      switch (random_() % 8) {
+      switch (random_() % 9) {
         case 0:  // dies now, or while it sends the next messages
           if (turn < 60 && alive() > 1)
             sends_left_[Size(rank)] = static_cast<int>(random_() % 4);
@@ -231,6 +240,11 @@ class Host {
           // After an attempt that another's was in the way of.
           if (member->phase == CHOIR__AGREE_RESTING && random_() % 8 == 0)
             choir__agreement_tick(member, member->until);
+          break;
+        case 4:  // does not wait for some, who have ended or answer late
+          member->silent = {};
+          for (int32_t r = 0; r < size(); ++r)
+            if (random_() % 3 == 0) choir__members_add(&member->silent, r);
           break;
         default:
           if (queues_[Size(rank)].empty()) break;
@@ -383,6 +397,40 @@ TEST(AgreementTest, Alone) {
   EXPECT_NE(other.phase, CHOIR__AGREE_DONE);
 }
 
+Message From(int32_t rank, choir__agreement_kind_t kind,
+             choir__attempt_t attempt) {
+  Message message = {};
+  message.generation = 3;
+  message.from = rank;
+  message.kind = kind;
+  message.attempt = attempt;
+  return message;
+}
+
+// A majority goes on at once; fewer wait also where it is known who has ended.
+TEST(AgreementTest, SilentMembers) {
+  for (const bool gone_is_ended : {false, true}) {
+    Sent sent;
+    choir__agreement_t member = Member(&sent, 0, 4);
+    member.config.gone_is_ended = gone_is_ended;
+    choir__members_add(&member.silent, 2);
+    choir__members_add(&member.silent, 3);
+    choir__agreement_propose(&member, 0);
+    ASSERT_EQ(member.phase, CHOIR__AGREE_ASKING);
+    const Message answer = From(1, CHOIR__AGREE_ANSWER, member.own);
+    choir__agreement_receive(&member, &answer, 0);
+    ASSERT_EQ(member.phase, CHOIR__AGREE_PROPOSING);
+    EXPECT_EQ(member.choice.members.bits[0], 3u);
+    choir__agreement_t few = Member(&sent, 1, 4);
+    few.config.gone_is_ended = gone_is_ended;
+    few.silent = member.silent;
+    choir__members_add(&few.silent, 0);
+    choir__agreement_propose(&few, 0);
+    choir__agreement_tick(&few, 0);
+    EXPECT_EQ(few.phase, CHOIR__AGREE_ASKING);
+  }
+}
+
 // Nothing is waited for where nobody is missing: two round trips.
 TEST(AgreementTest, IsQuickWhereAllAnswer) {
   Sent sent;
@@ -406,16 +454,6 @@ TEST(AgreementTest, IsQuickWhereAllAnswer) {
     ASSERT_EQ(member.phase, CHOIR__AGREE_DONE) << r;
     EXPECT_EQ(member.decision.members.bits[0], 7u);
   }
-}
-
-Message From(int32_t rank, choir__agreement_kind_t kind,
-             choir__attempt_t attempt) {
-  Message message = {};
-  message.generation = 3;
-  message.from = rank;
-  message.kind = kind;
-  message.attempt = attempt;
-  return message;
 }
 
 // What was for an older attempt does not count for this one.

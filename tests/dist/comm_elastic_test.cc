@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "dist/comm.h"
+#include "dist/comm_shared_def.h"
 #include "dist/elastic/membership_def.h"
 #include "tests/testing/ranks.h"
 #include "tests/testing/status_matchers.h"
@@ -55,14 +56,45 @@ void KillSoon(useconds_t delay) {
 
 class ElasticRank {
  public:
-  explicit ElasticRank(const Deaths& deaths, double silence = 0)
+  explicit ElasticRank(const Deaths& deaths, double silence = 0,
+                       double deadline = Patience(20))
       : deaths_(deaths) {
     choir_comm_config_t config;
     Check(choir_comm_config_init(&config));
-    config.deadline = Patience(20);
+    config.deadline = deadline;
     config.silence = silence;
     Check(choir_comm_create(&config, &comm_));
     Check(choir__membership_create(comm_, 7, &membership_));
+  }
+
+  // Nobody is lost and nobody comes.
+  void GoOn() {
+    if (Rank() == 0)
+      choir_comm_abort(comm_, "a change");
+    else
+      choir_status_free(choir_comm_barrier(comm_, "before the change"));
+    Change();
+    Say(text_);
+    End();
+  }
+
+  // Rank 2 does not come to the next operation, and rank 1 does.
+  void Miss(bool is_stopped) {
+    if (Rank() == 2) {
+      if (is_stopped) raise(SIGSTOP);
+    } else if (Rank() == 0 && is_stopped) {
+      choir_comm_abort(comm_, "a change");
+    } else {
+      choir_status_free(choir_comm_barrier(comm_, "without rank 2"));
+    }
+    const auto is_missing = [&](int32_t rank) {
+      return is_stopped ? choir__comm_peer_is_silent(comm_, rank)
+                        : choir__comm_peer_is_late(comm_, rank);
+    };
+    while (Rank() != 2 && (!is_missing(2) || is_missing(1 - Rank())))
+      usleep(1000);
+    Say("only that one");
+    for (;;) pause();
   }
 
   // Sums of what follows from rank, size and operation.
@@ -169,6 +201,7 @@ class ElasticRank {
     rank_ = choir_comm_rank(comm_);
     size_ = choir_comm_size(comm_);
     slowest_ = std::max(slowest_, change.seconds);
+    text_ = change.text;
   }
 
   // All go on with the operation that nobody has finished.
@@ -190,15 +223,20 @@ class ElasticRank {
   int64_t generation_ = 1;
   int32_t rank_ = 0, size_ = 0;
   double slowest_ = 0;
+  std::string text_;  // of the last change
 };
 
-// The ranks that are left say these words, each with its new rank. Of several
-// hosts rank r is on host r % hosts.
+// Of several hosts rank r is on host r % hosts.
+void SetHost(int hosts) {
+  if (hosts > 1)
+    setenv("CHOIR_HOST", ("h" + std::to_string(Rank() % hosts)).c_str(), 1);
+}
+
+// The ranks that are left say these words, each with its new rank.
 void Expect(int size, const Deaths& deaths, const std::string& words,
             int hosts = 1) {
   if (choir_testing::InRank()) {
-    if (hosts > 1)
-      setenv("CHOIR_HOST", ("h" + std::to_string(Rank() % hosts)).c_str(), 1);
+    SetHost(hosts);
     ElasticRank(deaths).Run();
   }
   ProcessGroup group;
@@ -217,6 +255,24 @@ void Expect(int size, const Deaths& deaths, const std::string& words,
         << r << ": " << Heard(result);
   }
 }
+
+// Who does not come is known when the communicator is broken, too.
+void ExpectMissing(bool is_stopped, int hosts) {
+  if (choir_testing::InRank()) {
+    SetHost(hosts);
+    ElasticRank({}, is_stopped ? Patience(1) : 0, Patience(2)).Miss(is_stopped);
+  }
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, hosts > 1 ? "tcp" : "shm", 3);
+  for (const size_t r : {0, 1})
+    EXPECT_TRUE(group.WaitForOutput(r, "only that one", Patience(40)))
+        << group.output(r);
+}
+
+TEST(ElasticTest, WhoIsSilent) { ExpectMissing(true, 1); }
+TEST(ElasticTest, WhoIsLate) { ExpectMissing(false, 1); }
+TEST(ElasticHostsTest, WhoIsSilent) { ExpectMissing(true, 3); }
+TEST(ElasticHostsTest, WhoIsLate) { ExpectMissing(false, 3); }
 
 TEST(ElasticTest, OneOfFour) {
   Expect(4, {{2, {kBefore, 7}}}, "generation 2, size 3");
@@ -268,6 +324,18 @@ TEST(ElasticHostsTest, OnTheWay) {
 TEST(ElasticHostsTest, WhileTheyAgree) {
   Expect(7, {{1, {kBefore, 7}}, {0, {kLate, 1}}, {5, {kLate, 1}}},
          "generation [234], size 4", 3);
+}
+
+TEST(ElasticTest, TheSameMembersSayWhy) {
+  if (choir_testing::InRank()) ElasticRank({}).GoOn();
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, "shm", 3);
+  for (const ProcessResult& result : group.Wait(Patience(90)))
+    EXPECT_TRUE(choir_testing::Matches(
+        Heard(result),
+        "generation 2: rank 0 \\(host [^ ]+, pid \\d+\\) aborted: a change, "
+        "3 workers go on"))
+        << result.output;
 }
 
 TEST(ElasticTest, OneThatWasLeftOutComesBack) {

@@ -38,6 +38,7 @@ class MistakesTest(harness.ProgramTest):
             (["--lr", "nan"], "flags: lr is 'nan'; needs .*"),
             (["--seed", "-1"], "flags: seed is '-1'; needs .*"),
             (["--deadline", "0"], "flags: deadline is '0'; needs .*"),
+            (["--silence", "-1"], "flags: silence is '-1'; needs .*"),
             (["--launcher", "ssh"], ".*launcher is 'ssh'; .* spawn, mpi.*"),
             (
                 ["--comm", "ucx"],

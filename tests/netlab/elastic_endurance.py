@@ -6,12 +6,15 @@
     elastic_endurance.py --compare faults.json quiet.json
 
 Eight workers on three hosts, each held to a part of a core, train under choirrun, which
-is on a host of its own, on as many images as make an epoch short. A fault of a random kind comes every --every seconds: a worker is
+is on a host of its own, on as many images as make an epoch short. A fault of a random
+kind comes every --every seconds, or at once where the one before took longer: a worker is
 killed, stopped for a while, or asked to leave; the first of them is killed; a host is cut
 off, frozen, or behind a slow cable for a while; a host is added and taken away again; a
 host that there is not is named. Each has to be told by rank or host, and cause, within
 --told seconds; epochs have to go on; each epoch's digest is, with --compare, that of the
-run without faults.
+run without faults. --compare also tells the goodput, as it is and without the time for
+which workers that are stopped or cut off are waited for, and what a fault of each kind
+costs.
 
 As root: bazel run //tests/netlab:elastic_endurance -- --minutes 60 --seed 7 ...
 """
@@ -35,6 +38,7 @@ GROUPS = "/sys/fs/cgroup/cpu"
 RATE = "100mbit"
 SLOW_RATE = "1mbit"
 DEADLINE = 3  # of the workers, seconds
+SILENCE = 1  # likewise, until one that is stopped or cut off is left out
 SETTLED = 5  # seconds after which a newcomer takes part
 EPOCH = re.compile(r"Starting Epoch (\d+):")
 DIGEST = re.compile(r"images/s = .* digest = ([0-9a-f]{16})")
@@ -67,6 +71,8 @@ class Endurance:
         self.heard = threading.Condition()
         self.lines = []  # (seconds, line)
         self.digests = {}  # of epochs
+        self.ended = []  # when an epoch ended for the first time
+        self.faults = []  # (kind, when)
         self.epoch = -1
         self.moved = time.monotonic()
         self.groups = {}  # pid: folder of its control group
@@ -74,6 +80,8 @@ class Endurance:
         self.seen = {}  # pid: since when
         self.extra = {}  # hosts beside HOSTS
         self.wrong = None
+        self.over = threading.Event()
+        self.holder = threading.Thread(target=self.hold_all)
 
     # ---- The run ----
 
@@ -96,7 +104,7 @@ class Endurance:
         command += ["--data", data, "--threads", "1"]
         command += ["--reproducible", "--micro-shard", "4"]
         command += ["--global-batch", "96", "--epochs", "1000000"]
-        command += ["--deadline", DEADLINE]
+        command += ["--deadline", DEADLINE, "--silence", SILENCE]
         self.process = self.hosts["h1"].start(
             command,
             stdout=subprocess.PIPE,
@@ -123,6 +131,8 @@ class Endurance:
             self.epoch = int(start[1])
         # The end of an epoch is told once more where a change came between.
         if digest and digest[1] != self.digests.get(self.epoch - 1):
+            if self.epoch not in self.digests:
+                self.ended.append(now)
             known = self.digests.setdefault(self.epoch, digest[1])
             self.moved = now
             if known != digest[1]:
@@ -147,7 +157,14 @@ class Endurance:
                 except ProcessLookupError:
                     pass
 
+    def hold_all(self):
+        while not self.over.wait(0.25):
+            self.hold()
+
     def release(self):
+        self.over.set()
+        if self.holder.is_alive():
+            self.holder.join()
         for folder in self.groups.values():
             try:
                 os.rmdir(folder)
@@ -167,23 +184,24 @@ class Endurance:
             self.seen.setdefault(worker.pid, time.monotonic())
         return sorted(found, key=lambda worker: worker.rank)
 
-    def until(self, pattern, seconds):
-        """Seconds until a line like this one came, from now on; None: none did."""
+    def until(self, pattern, seconds, at=None):
+        """Seconds until a line like this one came, from now on, or from line `at` on;
+        None: none did."""
         begin = time.monotonic()
-        at = len(self.lines)
+        at = len(self.lines) if at is None else at
         with self.heard:
             while True:
                 for when, line in self.lines[at:]:
                     if re.search(pattern, line):
-                        return when - begin
+                        return max(when - begin, 0)
                 at = len(self.lines)
                 left = begin + seconds - time.monotonic()
                 if left <= 0:
                     return None
                 self.heard.wait(left)
 
-    def expect(self, kind, pattern, seconds=None):
-        took = self.until(pattern, seconds or self.options.told)
+    def expect(self, kind, pattern, seconds=None, at=None):
+        took = self.until(pattern, seconds or self.options.told, at)
         if took is None:
             raise Failed("%s: no line with '%s' came" % (kind, pattern))
         self.told.append((kind, took))
@@ -227,12 +245,14 @@ class Endurance:
         there = [w for w in self.workers() if w.host == name]
         begin(self.hosts[name])
         try:
-            self.expect(kind, r"%s\) (did not answer|is gone)" % there[0])
+            how = "(did not answer|is gone|is behind a slow link)"
+            self.expect(kind, r"%s\) %s" % (there[0], how))
             time.sleep(2)
         finally:
+            at = len(self.lines)
             end(self.hosts[name])
         come = r"process %s .*has come|host %s, pid \d+\) takes part"
-        self.expect("host back", come % (there[0].own_pid, name), 60)
+        self.expect("host back", come % (there[0].own_pid, name), 60, at)
 
     def cut(self):
         self.away("cut off", netlab.Host.cut, netlab.Host.mend)
@@ -241,10 +261,11 @@ class Endurance:
         self.away("frozen", netlab.Host.freeze, netlab.Host.thaw)
 
     def slow(self):
-        host = self.hosts[self.any_host()]
-        host.set_rate(SLOW_RATE)
-        time.sleep(self.options.every / 2)
-        host.set_rate(RATE)
+        self.away(
+            "slow",
+            lambda host: host.set_rate(SLOW_RATE),
+            lambda host: host.set_rate(RATE),
+        )
 
     def add_host(self):
         """There is room for one more; it goes by the next call."""
@@ -266,8 +287,11 @@ class Endurance:
         del self.extra["nowhere"]
         self.write_hosts()
 
+    # Some come more often.
     FAULTS = (kill, kill_first, stop, leave, cut, freeze, slow, add_host)
     FAULTS += (wrong_host, kill, stop)
+    # That are known by a limit alone.
+    WAITED = ("stop", "cut", "freeze")
 
     # ---- The whole ----
 
@@ -280,10 +304,18 @@ class Endurance:
             raise Failed("no epoch has ended for %d s" % self.options.hang)
 
     def pause(self, until):
-        while time.monotonic() < until:
-            self.hold()
+        while True:
             self.check()
+            if time.monotonic() >= until:
+                return
             time.sleep(0.25)
+
+    def make_fault(self):
+        fault = self.random.choice(self.options.kinds)
+        self.faults.append((fault.__name__, time.monotonic()))
+        print("%7.1f %s" % (time.monotonic() - self.began, fault.__name__))
+        sys.stdout.flush()
+        fault(self)
 
     def run(self):
         self.began = time.monotonic()
@@ -292,23 +324,23 @@ class Endurance:
         self.start()
         if self.until("Starting Epoch 0", 60) is None:
             raise Failed("it did not start")
-        self.hold()
-        begin = time.monotonic()
-        end = begin + 60 * self.options.minutes
-        while time.monotonic() < end:
-            self.pause(min(time.monotonic() + self.options.every, end))
-            # All that come back are back before the end.
-            if self.options.quiet or time.monotonic() > end - 30:
-                continue
-            fault = self.random.choice(self.FAULTS)
-            print("%7.1f %s" % (time.monotonic() - self.began, fault.__name__))
-            sys.stdout.flush()
-            fault(self)
-        self.check()
-        return time.monotonic() - begin
+        self.holder.start()
+        self.begin = time.monotonic()
+        end = self.begin + 60 * self.options.minutes
+        at = self.begin + self.options.every
+        while not self.options.quiet and at < end:
+            self.pause(at)
+            self.make_fault()
+            at += self.options.every
+        self.pause(end)
+        return time.monotonic() - self.begin
 
     def report(self, seconds):
         print("%d epochs in %.0f s" % (len(self.digests), seconds))
+        print(
+            "%d faults, %.1f a minute"
+            % (len(self.faults), 60 * len(self.faults) / seconds)
+        )
         for kind in sorted({kind for kind, _ in self.told}):
             times = sorted(took for other, took in self.told if other == kind)
             print(
@@ -316,8 +348,30 @@ class Endurance:
                 % (kind, len(times), times[len(times) // 2], times[-1])
             )
         if self.options.save:
-            with open(self.options.save, "w") as file:
-                json.dump({"seconds": seconds, "digests": self.digests}, file)
+            self.save(seconds)
+
+    def save(self, seconds):
+        faults = [(kind, when - self.begin) for kind, when in self.faults]
+        saved = {
+            "seconds": seconds,
+            "digests": self.digests,
+            "ended": [when - self.begin for when in self.ended],
+            "faults": faults,
+            "waited": SILENCE * sum(k in self.WAITED for k, _ in faults),
+        }
+        with open(self.options.save, "w") as file:
+            json.dump(saved, file)
+
+
+def costs(run, pace):
+    """[kind, seconds in which a run of `pace` seconds an epoch would have done more]
+    of each fault, up to the next."""
+    begins = [when for _, when in run["faults"]] + [run["seconds"]]
+    found = []
+    for (kind, begin), end in zip(run["faults"], begins[1:]):
+        made = sum(begin < when <= end for when in run["ended"])
+        found.append((kind, end - begin - made * pace))
+    return found
 
 
 def compare(paths):
@@ -329,12 +383,41 @@ def compare(paths):
     faults, quiet = runs
     common = set(faults["digests"]) & set(quiet["digests"])
     wrong = sum(faults["digests"][e] != quiet["digests"][e] for e in common)
-    rates = [len(run["digests"]) / run["seconds"] for run in runs]
+    pace = quiet["seconds"] / len(quiet["digests"])
+    needed = pace * len(faults["digests"])
     print(
-        "%d of %d digests are others; goodput %.3f"
-        % (wrong, len(common), rates[0] / rates[1])
+        "%d of %d digests are others; goodput %.3f, %.3f without %g s of waiting"
+        % (
+            wrong,
+            len(common),
+            needed / faults["seconds"],
+            needed / (faults["seconds"] - faults["waited"]),
+            faults["waited"],
+        )
     )
+    lost = costs(faults, pace)
+    for kind in sorted({kind for kind, _ in lost}):
+        of_kind = [seconds for other, seconds in lost if other == kind]
+        print(
+            "%-16s %3d times, costs %.1f s"
+            % (kind, len(of_kind), sum(of_kind) / len(of_kind))
+        )
     return int(wrong > 0)
+
+
+def kinds_of(text):
+    names = text.split(",")
+    found = [f for f in Endurance.FAULTS if f.__name__ in names]
+    unknown = set(names) - {fault.__name__ for fault in found}
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            "there is no %s; there are %s"
+            % (
+                ", ".join(sorted(unknown)),
+                ", ".join(sorted({f.__name__ for f in Endurance.FAULTS})),
+            )
+        )
+    return found
 
 
 def parse(arguments):
@@ -344,7 +427,14 @@ def parse(arguments):
     add = parser.add_argument
     add("--minutes", type=float, default=4)
     add("--seed", type=int, default=1)
-    add("--every", type=float, default=15, help="seconds between two faults")
+    add("--every", type=float, default=15, help="seconds from fault to fault")
+    add(
+        "--kinds",
+        type=kinds_of,
+        default=Endurance.FAULTS,
+        metavar="KIND,...",
+        help="of faults; all: any",
+    )
     add("--told", type=float, default=15, help="seconds")
     add("--hang", type=float, default=60, help="seconds")
     add("--core", type=float, default=0.2, help="of each worker")

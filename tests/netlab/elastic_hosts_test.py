@@ -191,6 +191,14 @@ class ElasticHostsTest(harness.ProgramTest):
         run.until("has come, 3 workers go on")
         self.expect_bits(run)
 
+    def test_a_host_is_behind_a_slow_link(self):
+        run = self.begin(0, 1, 2)
+        self.lab.hosts[2].set_rate("500kbit")
+        run.until(r"host h3, pid \d+\) is behind a slow link, 2 workers go on")
+        self.lab.hosts[2].set_rate("100mbit")
+        run.until("has come, 3 workers go on")
+        self.expect_bits(run)
+
     def test_a_host_is_frozen(self):
         run = self.begin(0, 1, 2)
         self.lab.hosts[1].freeze()

@@ -584,6 +584,11 @@ def _deadlines(rank, size, nccl_id):
         dist.init(deadline=5.0)
     dist.init(deadline=60.0)
     assert dist.size() == 1 and dist.communicator().deadline == 60.0
+    with case.assertRaisesRegex(StateError, "60 seconds, not 2; .*silence"):
+        dist.init(silence=2.0)
+    dist.shutdown()
+    dist.init(deadline=60.0, silence=2.0)
+    assert dist.communicator().silence == 2.0
     with case.assertRaisesRegex(StateError, "60 seconds, not 5"):
         dist.init(deadline=5.0)
 
