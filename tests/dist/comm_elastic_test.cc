@@ -175,7 +175,11 @@ class ElasticRank {
     std::string words = "generation " + std::to_string(generation_) +
                         ", size " + std::to_string(size_) + ", rank " +
                         std::to_string(rank_);
-    if (slowest_ > Patience(2)) words += ", slow";
+    // Who ends behind the decision is waited for where the others meet.
+    const bool are_late = std::any_of(
+        deaths_.begin(), deaths_.end(),
+        [](const auto& death) { return death.second.moment == kLate; });
+    if (!are_late && slowest_ > Patience(2)) words += ", slow";
     Say(words);
     _exit(0);
   }
