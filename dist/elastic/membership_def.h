@@ -14,7 +14,6 @@ extern "C" {
 // on it. Messages are datagrams with a code of the run's id, so that who does
 // not know the id is not heard; what was heard before does no harm.
 //
-// Members of one host alone: UNIMPLEMENTED elsewhere.
 // Ownership: unique. Threads: one at a time.
 
 typedef struct choir__membership_s choir__membership_t;
