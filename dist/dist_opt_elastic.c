@@ -65,6 +65,7 @@ choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
 
 void choir__elastic_close(choir_dist_opt_t* dist) {
   choir__elastic_drop_kept(dist, &dist->kept);
+  choir__feed_close(dist);
   choir__leave_forget(dist);
   choir__membership_destroy(dist->membership);
 }
@@ -185,6 +186,7 @@ choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist, int64_t step) {
       (dist->updater.was_set || !choir__holders_have(dist->holders, step)))
     CHOIR_TRY(choir__holders_give(dist->holders, step));
   dist->updater.was_set = false;
+  CHOIR_TRY(choir__feed_begin_step(dist, step));
   return keep_states(dist, step);
 }
 
@@ -449,7 +451,8 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   CHOIR_TRY(
       choir__membership_change(dist->membership, dist->comm, &comm, &change));
   handed->lost = change.has_come ? 0 : handed->lost + change.lost;
-  if (change.has_come) {
+  // One that has only just come may have what it was given.
+  if (change.has_come && !dist->updater.is_newcomer) {
     *step = -1;
     choir__elastic_drop_kept(dist, &handed->kept);
     choir__holders_destroy(handed->holders);
@@ -485,6 +488,11 @@ choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
   choir_status_t missing = take_handed(dist, &handed);
   if (missing) return choir_status_join(status, missing);
   bool is_new = true;
+  if (dist->updater.is_newcomer) {
+    *step = -1;
+    choir__feed_take(dist, step);
+  }
+  choir_status_free(choir__feed_end(dist, *step));
   do {
     choir_status_free(status);
     // What it holds for one that is lost is needed; it leaves before a step.

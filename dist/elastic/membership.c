@@ -111,7 +111,7 @@ void choir__membership_destroy(choir__membership_t* membership) {
 }
 
 bool choir__membership_is_newcomer(const choir__membership_t* membership) {
-  return membership->generation == 0;
+  return membership->generation == 0 || membership->is_welcomed;
 }
 
 bool choir__membership_has_newcomers(const choir__membership_t* membership) {

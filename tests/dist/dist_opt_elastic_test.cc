@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/log.h"
 #include "dist/dist_opt.h"
 #include "dist/training.h"
 #include "tests/dist/dist_opt_testing.h"
@@ -530,6 +532,57 @@ TEST(DistOptHoldersTest, AHostIsLost) {
     rank.End();
   }
   Expect(6, {2, 3}, "^close, generation \\d, batches ", "tcp");
+}
+
+// ---- Those who come ----
+
+// What was logged here of the state that a newcomer was given.
+std::atomic<int> fed{0};
+
+// Two members; the rank behind them comes when they are under way. All train
+// until it has made steps as one of them.
+void TakeIn(const Training::Options& options, void (*in_step)(ElasticRank*)) {
+  const std::string members =
+      ::testing::TempDir() + getenv("CHOIR_COMM_ID") + "members";
+  setenv("CHOIR_MEMBERS", members.c_str(), 1);
+  setenv("CHOIR_SIZE", "2", 1);
+  if (Rank() == 2) {
+    setenv("CHOIR_RANK", "0", 1);
+    setenv("CHOIR_SIZE", "1", 1);
+    setenv("CHOIR_NEWCOMER", "1", 1);
+    while (access(members.c_str(), F_OK)) usleep(1000);
+    choir_log_set_sink(
+        [](void*, choir_log_level_t, const char*, const char* message) {
+          if (choir_testing::Contains(message, "has the state after")) ++fed;
+        },
+        nullptr, CHOIR_LOG_INFO);
+  }
+  ElasticRank rank(options);
+  while (choir_comm_size(rank.generation().comm) < 3 ||
+         rank.step() < rank.generation().step + 3) {
+    in_step(&rank);
+    Must(rank.TrainOn(rank.step()));
+  }
+  const uint64_t states = rank.training().StatesDigest();
+  int32_t count = fed;
+  Must(choir_comm_all_reduce(rank.generation().comm, &count, &count, 1,
+                             CHOIR_DTYPE_I32, CHOIR_REDUCE_MAX, "fed"));
+  rank.Finalize();
+  Say("step " + std::to_string(rank.step()) + ", fed " + std::to_string(count) +
+      ", states " + std::to_string(states));
+  _exit(0);
+}
+
+// The state comes while the others go on; it is theirs after as many steps.
+TEST(DistOptFeedTest, OneComes) {
+  if (choir_testing::InRank())
+    TakeIn(Elastic(), [](ElasticRank*) { usleep(2000); });
+  Expect(3, {}, "fed 1,");
+}
+TEST(DistOptFeedTest, OneComesToShards) {
+  if (choir_testing::InRank())
+    TakeIn(Sharded(), [](ElasticRank*) { usleep(2000); });
+  Expect(3, {}, "fed 0,");
 }
 
 // ---- Those who leave ----
