@@ -20,7 +20,7 @@ enum { MOST_GIVERS = 4 };
 static const double ahead_seconds = 0.2;
 enum { LEAST_AHEAD = 2, MOST_AHEAD = 1000 };
 // A newcomer that is so many updates behind, with a giver, asks to be taken in.
-enum { NEAR = 1 };
+enum { NEAR = 1, MOST_TRIES = 3 };
 
 enum { STATE, GRADS, END };
 typedef struct head_s {
@@ -40,6 +40,7 @@ struct item_s {
 };
 
 struct choir__giver_s {
+  choir__giver_t* next;
   choir_allocator_t allocator;
   choir__feed_order_t order;
   size_t most_bytes;  // of what is not sent yet
@@ -242,9 +243,7 @@ static void free_giver(choir__giver_t* giver) {
   choir_deallocate(giver->allocator, giver, sizeof(*giver));
 }
 
-void choir__feed_close(choir_dist_opt_t* dist) {
-  choir__giver_t* giver = dist->giver;
-  if (!giver) return;
+static void close_giver(choir__giver_t* giver) {
   pthread_mutex_lock(&giver->mutex);
   giver->gives_up = true;
   if (giver->comm) choir_comm_abort(giver->comm, "the giver ends");
@@ -252,53 +251,89 @@ void choir__feed_close(choir_dist_opt_t* dist) {
   pthread_mutex_unlock(&giver->mutex);
   pthread_join(giver->thread, NULL);
   free_giver(giver);
-  dist->giver = NULL;
 }
 
-static choir_status_t make_item(const choir__giver_t* giver, int64_t kind,
-                                int64_t step, size_t bytes, item_t** out_item) {
+void choir__feed_close(choir_dist_opt_t* dist) {
+  while (dist->givers) {
+    choir__giver_t* giver = dist->givers;
+    dist->givers = giver->next;
+    close_giver(giver);
+  }
+}
+
+static bool is_over(choir__giver_t* giver) {
+  pthread_mutex_lock(&giver->mutex);
+  const bool is_over = giver->is_over;
+  pthread_mutex_unlock(&giver->mutex);
+  return is_over;
+}
+
+// Those that have sent all. Returns how many are left.
+static int32_t close_those_over(choir_dist_opt_t* dist) {
+  int32_t left = 0;
+  for (choir__giver_t** at = &dist->givers; *at;) {
+    choir__giver_t* giver = *at;
+    if (is_over(giver)) {
+      *at = giver->next;
+      close_giver(giver);
+    } else {
+      at = &giver->next;
+      ++left;
+    }
+  }
+  return left;
+}
+
+static item_t* make_item(const choir__giver_t* giver, int64_t kind,
+                         int64_t step, size_t bytes) {
   void* memory = NULL;
   const size_t room = sizeof(item_t) + bytes;
-  CHOIR_TRY(
-      choir_allocate(giver->allocator, room, "state for a newcomer", &memory));
-  *out_item = memory;
-  **out_item =
+  choir_status_t status =
+      choir_allocate(giver->allocator, room, "state for a newcomer", &memory);
+  choir_status_free(status);
+  if (status) return NULL;
+  item_t* item = memory;
+  *item =
       (item_t){.room = room,
                .head = {.kind = kind, .step = step, .bytes = (int64_t)bytes}};
-  return NULL;
+  return item;
 }
 
-// One that cannot follow is given up.
+static void append(choir__giver_t* giver, item_t* item) {
+  if (giver->last)
+    giver->last->next = item;
+  else
+    giver->first = item;
+  giver->last = item;
+  giver->bytes += item->room;
+  giver->has_end = item->head.kind == END;
+  ++giver->count;
+}
+
+// A newcomer that cannot follow, or for which there is no memory (item NULL),
+// is given up: it gets the state later.
 static void push(choir__giver_t* giver, item_t* item) {
   pthread_mutex_lock(&giver->mutex);
-  giver->gives_up = giver->gives_up || giver->bytes > giver->most_bytes;
-  if (giver->gives_up || giver->is_over || giver->has_end) {
-    if (giver->gives_up && giver->comm)
-      choir_comm_abort(giver->comm, "it does not follow");
-    choir_deallocate(giver->allocator, item, item->room);
-  } else {
-    if (giver->last)
-      giver->last->next = item;
-    else
-      giver->first = item;
-    giver->last = item;
-    giver->bytes += item->room;
-    giver->has_end = item->head.kind == END;
-    ++giver->count;
+  if (!giver->gives_up && (!item || giver->bytes > giver->most_bytes)) {
+    giver->gives_up = true;
+    if (giver->comm) choir_comm_abort(giver->comm, "it does not follow");
+  }
+  if (!giver->gives_up && !giver->is_over && !giver->has_end) {
+    append(giver, item);
+    item = NULL;
   }
   pthread_cond_signal(&giver->changed);
   pthread_mutex_unlock(&giver->mutex);
+  if (item) choir_deallocate(giver->allocator, item, item->room);
 }
 
-static choir_status_t push_part(choir__giver_t* giver, const ranges_t* ranges,
-                                int64_t kind, int64_t step) {
-  item_t* item = NULL;
+static void push_part(choir__giver_t* giver, const ranges_t* ranges,
+                      int64_t kind, int64_t step) {
   const choir__feed_order_t* order = &giver->order;
-  CHOIR_TRY(make_item(giver, kind, step,
-                      part_bytes(ranges, order->index, order->givers), &item));
-  copy_part(ranges, order->index, order->givers, item->data, true);
+  item_t* item = make_item(giver, kind, step,
+                           part_bytes(ranges, order->index, order->givers));
+  if (item) copy_part(ranges, order->index, order->givers, item->data, true);
   push(giver, item);
-  return NULL;
 }
 
 static choir_status_t start(choir_dist_opt_t* dist, choir__giver_t* giver) {
@@ -306,11 +341,10 @@ static choir_status_t start(choir_dist_opt_t* dist, choir__giver_t* giver) {
   const ranges_t grads = {.dist = dist, .are_grads = true};
   CHOIR_TRY(open_ranges(dist, &ranges));
   giver->most_bytes = 2 * bytes_of(&ranges) + 4 * bytes_of(&grads);
-  choir_status_t status = push_part(giver, &ranges, STATE, giver->order.step);
+  push_part(giver, &ranges, STATE, giver->order.step);
   close_ranges(&ranges);
-  if (!status && pthread_create(&giver->thread, NULL, thread_main, giver))
-    status = CHOIR_ERROR(UNAVAILABLE, "elastic: the system gives no thread");
-  return status;
+  if (!pthread_create(&giver->thread, NULL, thread_main, giver)) return NULL;
+  return CHOIR_ERROR(UNAVAILABLE, "elastic: the system gives no thread");
 }
 
 static choir_status_t open_giver(choir_dist_opt_t* dist,
@@ -325,11 +359,13 @@ static choir_status_t open_giver(choir_dist_opt_t* dist,
   pthread_mutex_init(&giver->mutex, NULL);
   pthread_cond_init(&giver->changed, NULL);
   choir_status_t status = start(dist, giver);
-  if (status)
+  if (status) {
     free_giver(giver);
-  else
-    dist->giver = giver;
-  return status;
+    return status;
+  }
+  giver->next = dist->givers;
+  dist->givers = giver;
+  return NULL;
 }
 
 // ---- Who gives, and from when on ----
@@ -354,31 +390,34 @@ static int64_t steps_ahead(const choir_dist_opt_t* dist) {
   return LEAST_AHEAD + (int64_t)(steps < MOST_AHEAD ? steps : MOST_AHEAD);
 }
 
-static bool is_over(choir__giver_t* giver) {
-  pthread_mutex_lock(&giver->mutex);
-  const bool is_over = giver->is_over;
-  pthread_mutex_unlock(&giver->mutex);
-  return is_over;
+// A step is not this rank's alone, and goes on where a newcomer gets nothing.
+static void begin_to_give(choir_dist_opt_t* dist,
+                          const choir__feed_order_t* order) {
+  choir_status_t status = open_giver(dist, order);
+  if (status)
+    choir_log(CHOIR_LOG_INFO, "dist",
+              "elastic: the newcomer at %s is given nothing: %s",
+              order->config.rendezvous, choir_status_message(status));
+  choir_status_free(status);
 }
 
-choir_status_t choir__feed_begin_step(choir_dist_opt_t* dist, int64_t step) {
+bool choir__feed_begin_step(choir_dist_opt_t* dist, int64_t step) {
   const double now = choir_clock_seconds();
   dist->step_seconds = now - dist->step_began;
   dist->step_began = now;
-  if (dist->uses_shards) return NULL;
-  if (dist->giver && is_over(dist->giver)) choir__feed_close(dist);
-  if (choir_comm_rank(dist->comm) == 0 && !dist->giver &&
-      choir__membership_is_asked(dist->membership)) {
+  if (dist->uses_shards) return false;
+  choir__membership_t* membership = dist->membership;
+  if (choir_comm_rank(dist->comm) == 0 &&
+      choir__membership_is_asked(membership)) {
     int32_t givers[MOST_GIVERS];
     const int32_t count = choose_givers(dist->comm, givers);
-    choir__membership_order(dist->membership, step + steps_ahead(dist), givers,
+    choir__membership_order(membership, step + steps_ahead(dist), givers,
                             count);
   }
   choir__feed_order_t order;
-  if (dist->giver ||
-      !choir__membership_take_order(dist->membership, dist->comm, step, &order))
-    return NULL;
-  return open_giver(dist, &order);
+  while (choir__membership_take_order(membership, dist->comm, step, &order))
+    begin_to_give(dist, &order);
+  return close_those_over(dist) > choir__membership_newcomers(membership);
 }
 
 typedef struct give_attrs_s {
@@ -391,9 +430,9 @@ static choir_status_t run_give(const choir_record_t* record,
   const give_attrs_t* attrs = record->attrs;
   const ranges_t grads = {.dist = attrs->dist, .are_grads = true};
   (void)stream;
-  return attrs->dist->giver
-             ? push_part(attrs->dist->giver, &grads, GRADS, attrs->step)
-             : NULL;
+  for (choir__giver_t* giver = attrs->dist->givers; giver; giver = giver->next)
+    push_part(giver, &grads, GRADS, attrs->step);
+  return NULL;
 }
 
 static void give_at_step(void* attrs, const choir_step_values_t* values) {
@@ -414,17 +453,14 @@ choir_status_t choir__feed_submit(choir_dist_opt_t* dist, int64_t step,
   return choir_stream_submit(stream, &record);
 }
 
-// The gradients of a step that is taken back may be there: the newcomer makes
-// no update of `step` or later.
-choir_status_t choir__feed_end(choir_dist_opt_t* dist, int64_t step) {
-  choir__giver_t* giver = dist->giver;
-  if (!giver || is_over(giver)) return NULL;
-  const size_t bytes = giver->order.index == 0 ? unlearnt_bytes(dist) : 0;
-  item_t* item = NULL;
-  CHOIR_TRY(make_item(giver, END, step, bytes, &item));
-  if (bytes > 0) copy_unlearnt(dist, item->data, true);
-  push(giver, item);
-  return NULL;
+void choir__feed_end(choir_dist_opt_t* dist, int64_t step) {
+  for (choir__giver_t* giver = dist->givers; giver; giver = giver->next) {
+    const bool is_first = giver->order.index == 0;
+    item_t* item =
+        make_item(giver, END, step, is_first ? unlearnt_bytes(dist) : 0);
+    if (item && is_first) copy_unlearnt(dist, item->data, true);
+    push(giver, item);
+  }
 }
 
 // ---- A newcomer ----
@@ -439,6 +475,7 @@ typedef struct learner_s {
   head_t heads[MOST_GIVERS];  // the last ones
   bool is_over;
   bool is_near;
+  bool was_near;
 } learner_t;
 
 static choir_status_t check_head(const learner_t* learner, int32_t giver,
@@ -530,6 +567,7 @@ static choir_status_t learn(learner_t* learner) {
   CHOIR_TRY(receive_round(learner, true));
   while (!learner->is_over) {
     if (learner->is_near) choir__membership_ask_in(membership);
+    learner->was_near = learner->was_near || learner->is_near;
     CHOIR_TRY(receive_round(learner, false));
     if (!learner->is_over) CHOIR_TRY(update(learner));
   }
@@ -537,7 +575,8 @@ static choir_status_t learn(learner_t* learner) {
 }
 
 static choir_status_t follow(choir_dist_opt_t* dist,
-                             const choir__feed_order_t* order, int64_t* step) {
+                             const choir__feed_order_t* order, int64_t* step,
+                             bool* out_was_near) {
   if (order->givers > MOST_GIVERS)
     return CHOIR_ERROR(INTERNAL, "elastic: %d givers", order->givers);
   learner_t learner = {.dist = dist,
@@ -550,18 +589,20 @@ static choir_status_t follow(choir_dist_opt_t* dist,
     status = learn(&learner);
     close_ranges(&learner.states);
   }
-  if (!status) *step = learner.step;
+  *step = status ? -1 : learner.step;
+  *out_was_near = learner.was_near;
   choir_comm_release(learner.comm);
   return status;
 }
 
-void choir__feed_take(choir_dist_opt_t* dist, int64_t* step) {
+// Whether it is worth another: a change came before it was near.
+static bool take_once(choir_dist_opt_t* dist, int64_t* step) {
   choir__feed_order_t order;
-  if (dist->config.shard ||
-      !choir__membership_ask_order(dist->membership, dist->comm, &order))
-    return;
+  if (!choir__membership_ask_order(dist->membership, dist->comm, &order))
+    return false;
   const double start = choir_clock_seconds();
-  choir_status_t status = follow(dist, &order, step);
+  bool was_near = false;
+  choir_status_t status = follow(dist, &order, step, &was_near);
   if (status)
     choir_log(CHOIR_LOG_INFO, "dist",
               "elastic: this worker gets the state when it is taken in: %s",
@@ -572,5 +613,12 @@ void choir__feed_take(choir_dist_opt_t* dist, int64_t* step) {
               "ranks since step %lld, in %.2f s",
               (long long)*step, order.givers, (long long)order.step,
               choir_clock_seconds() - start);
+  const bool again = !status && !was_near;
   choir_status_free(status);
+  return again;
+}
+
+void choir__feed_take(choir_dist_opt_t* dist, int64_t* step) {
+  for (int i = 0; i < MOST_TRIES && !dist->config.shard; ++i)
+    if (!take_once(dist, step)) return;
 }

@@ -78,9 +78,10 @@ struct choir_dist_opt_s {
   choir__mirror_t* mirror;  // NULL: the strategy works where the gradients are
   choir__shards_t* shards;  // NULL: each rank updates everything
   choir__holders_t* holders;  // of them, in an elastic run; NULL: none
-  choir__giver_t* giver;      // of the state, to a newcomer; NULL: none asks
+  choir__giver_t* givers;     // of the state, each to a newcomer
   double step_began;          // the last one, and how long the one before took
   double step_seconds;
+  double asked_at;       // when the first asked to be taken in; 0: nobody has
   choir__clip_t* clip;   // NULL: gradients have no limits
   choir__sums_t* sums;   // over micro-shards; NULL: no step had any
   bool has_sums;         // this one has
@@ -286,15 +287,16 @@ choir_status_t choir__holders_collect(const choir_dist_opt_t* dist,
                                       const choir__whole_t* whole);
 
 // dist_opt_feed.c
-// Before a step of an elastic run: whether this rank begins to give a newcomer
-// the state.
-choir_status_t choir__feed_begin_step(choir_dist_opt_t* dist, int64_t step);
+// Before a step of an elastic run: begins to give newcomers the state that this
+// rank was named for. Whether one that is given it has not asked to be taken in
+// yet.
+bool choir__feed_begin_step(choir_dist_opt_t* dist, int64_t step);
 // A record behind the gradients of the step, before the update.
 choir_status_t choir__feed_submit(choir_dist_opt_t* dist, int64_t step,
                                   choir_stream_t* stream);
-// The communicator broke, and this rank has made so many steps: the newcomer
-// makes as many.
-choir_status_t choir__feed_end(choir_dist_opt_t* dist, int64_t step);
+// The communicator broke, and this rank has made so many steps: newcomers make
+// as many.
+void choir__feed_end(choir_dist_opt_t* dist, int64_t step);
 void choir__feed_close(choir_dist_opt_t* dist);
 // On a newcomer, before it is taken in: *step is how many steps its parameters
 // and states are those of, or what it was, where it gets them later.

@@ -9,40 +9,70 @@
 // Who was named comes at the same time.
 static const double meeting_seconds = 5;
 
+static bool is_ordered(const choir__membership_t* membership,
+                       const choir__endpoint_t* to) {
+  for (int i = 0; i < atomic_load(&membership->order_count); ++i)
+    if (choir__endpoint_equal(&membership->orders[i].to.at, to)) return true;
+  return false;
+}
+
+// Who has not heard yet asks again.
+void choir__membership_note_asker(choir__membership_t* membership,
+                                  const choir__member_t* asker) {
+  const int count = atomic_load(&membership->asker_count);
+  for (int i = 0; i < count; ++i)
+    if (choir__endpoint_equal(&membership->askers[i].at, &asker->at)) return;
+  if (count == CHOIR__NEWCOMERS_MOST || is_ordered(membership, &asker->at))
+    return;
+  membership->askers[count] = *asker;
+  atomic_store(&membership->asker_count, count + 1);
+}
+
+void choir__membership_note_order(choir__membership_t* membership,
+                                  const choir__feed_t* feed) {
+  const int count = atomic_load(&membership->order_count);
+  if (count == CHOIR__NEWCOMERS_MOST || is_ordered(membership, &feed->to.at))
+    return;
+  membership->orders[count] = *feed;
+  atomic_store(&membership->order_count, count + 1);
+}
+
 bool choir__membership_is_asked(const choir__membership_t* membership) {
-  return atomic_load(&membership->is_asked) &&
-         !atomic_load(&membership->has_order);
+  return atomic_load(&membership->asker_count) > 0;
+}
+
+// With the mutex held.
+static void name_givers(choir__membership_t* membership, choir__feed_t feed,
+                        const int32_t* givers) {
+  choir__messages_order(membership, &feed, &feed.to.at);
+  for (feed.index = 0; feed.index < feed.givers; ++feed.index) {
+    const int32_t rank = givers[feed.index];
+    if (rank == membership->rank)
+      choir__membership_note_order(membership, &feed);
+    else
+      choir__messages_order(membership, &feed, &membership->members[rank].at);
+  }
 }
 
 void choir__membership_order(choir__membership_t* membership, int64_t step,
                              const int32_t* givers, int32_t count) {
   pthread_mutex_lock(&membership->mutex);
-  choir__feed_t feed = {
-      .to = membership->asking, .step = step, .givers = count, .index = -1};
-  choir__messages_order(membership, &feed, &feed.to.at);
-  for (int32_t i = 0; i < count; ++i) {
-    feed.index = i;
-    if (givers[i] == membership->rank)
-      choir__membership_note_order(membership, &feed);
-    else
-      choir__messages_order(membership, &feed,
-                            &membership->members[givers[i]].at);
-  }
-  atomic_store(&membership->is_asked, false);
+  for (int i = 0; i < atomic_load(&membership->asker_count); ++i)
+    name_givers(membership,
+                (choir__feed_t){.to = membership->askers[i],
+                                .step = step,
+                                .givers = count,
+                                .index = -1},
+                givers);
+  atomic_store(&membership->asker_count, 0);
   pthread_mutex_unlock(&membership->mutex);
-}
-
-void choir__membership_note_order(choir__membership_t* membership,
-                                  const choir__feed_t* feed) {
-  membership->order = *feed;
-  atomic_store(&membership->has_order, true);
 }
 
 // With the mutex held.
 static choir_status_t make_order(const choir__membership_t* membership,
                                  const choir_comm_t* comm,
+                                 const choir__feed_t* feed,
                                  choir__feed_order_t* out_order) {
-  const choir__feed_t* feed = &membership->order;
   *out_order = (choir__feed_order_t){.step = feed->step,
                                      .index = feed->index,
                                      .givers = feed->givers,
@@ -68,20 +98,36 @@ static choir_status_t make_order(const choir__membership_t* membership,
                                    sizeof(meeting), &out_order->config.id);
 }
 
+// With the mutex held: the first one that is due, or is too late. False: none.
+static bool pop_order(choir__membership_t* membership, int64_t step,
+                      choir__feed_t* out_feed) {
+  const int count = atomic_load(&membership->order_count);
+  for (int i = 0; i < count; ++i) {
+    *out_feed = membership->orders[i];
+    if (out_feed->step > step) continue;
+    membership->orders[i] = membership->orders[count - 1];
+    atomic_store(&membership->order_count, count - 1);
+    return true;
+  }
+  return false;
+}
+
 bool choir__membership_take_order(choir__membership_t* membership,
                                   const choir_comm_t* comm, int64_t step,
                                   choir__feed_order_t* out_order) {
-  if (!atomic_load(&membership->has_order)) return false;
+  if (atomic_load(&membership->order_count) == 0) return false;
+  bool is_due = false;
+  choir__feed_t feed;
   pthread_mutex_lock(&membership->mutex);
-  bool is_now = membership->order.step == step;
-  if (membership->order.step <= step)
-    atomic_store(&membership->has_order, false);
-  choir_status_t status =
-      is_now ? make_order(membership, comm, out_order) : NULL;
+  while (!is_due && pop_order(membership, step, &feed)) {
+    choir_status_t status = NULL;
+    is_due = feed.step == step;
+    if (is_due) status = make_order(membership, comm, &feed, out_order);
+    is_due = is_due && !status;
+    choir_status_free(status);
+  }
   pthread_mutex_unlock(&membership->mutex);
-  is_now = is_now && !status;
-  choir_status_free(status);
-  return is_now;
+  return is_due;
 }
 
 choir_status_t choir__feed_meet(const choir__feed_order_t* order,
@@ -98,10 +144,11 @@ bool choir__membership_ask_order(choir__membership_t* membership,
                                  choir__feed_order_t* out_order) {
   const double end = choir_clock_seconds() + comm->deadline + meeting_seconds;
   double asked = 0;
-  choir_status_t status = NULL;
+  choir__feed_t feed;
+  bool has_order = false;
   pthread_mutex_lock(&membership->mutex);
   for (double now; !membership->is_turned_away &&
-                   !atomic_load(&membership->has_order) &&
+                   !(has_order = pop_order(membership, INT64_MAX, &feed)) &&
                    (now = choir_clock_seconds()) < end;) {
     if (now > asked + CHOIR__AGAIN_SECONDS) {
       choir__membership_ask(membership, CHOIR__GREETING_ASK);
@@ -109,9 +156,8 @@ bool choir__membership_ask_order(choir__membership_t* membership,
     }
     choir__membership_wait_a_turn(membership);
   }
-  bool has_order = atomic_load(&membership->has_order);
-  if (has_order) status = make_order(membership, comm, out_order);
-  atomic_store(&membership->has_order, false);
+  choir_status_t status =
+      has_order ? make_order(membership, comm, &feed, out_order) : NULL;
   pthread_mutex_unlock(&membership->mutex);
   has_order = has_order && !status;
   choir_status_free(status);

@@ -205,15 +205,17 @@ static void take_welcome(choir__membership_t* membership,
   choir__membership_note(membership);
 }
 
-// One at a time.
 static void take_asking(choir__membership_t* membership,
                         const greeting_t* greeting,
                         const choir__endpoint_t* from) {
-  if (membership->generation == 0 || greeting->model != membership->model)
-    return;
-  membership->asking = (choir__member_t){
-      .at = *from, .pid = greeting->pid, .host = greeting->host};
-  atomic_store(&membership->is_asked, true);
+  if (membership->generation == 0) return;
+  if (greeting->model != membership->model)
+    choir__messages_greet(membership, CHOIR__GREETING_AWAY, -1, from);
+  else
+    choir__membership_note_asker(
+        membership,
+        &(choir__member_t){
+            .at = *from, .pid = greeting->pid, .host = greeting->host});
 }
 
 static void take_order(choir__membership_t* membership,

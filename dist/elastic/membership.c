@@ -114,8 +114,8 @@ bool choir__membership_is_newcomer(const choir__membership_t* membership) {
   return membership->generation == 0 || membership->is_welcomed;
 }
 
-bool choir__membership_has_newcomers(const choir__membership_t* membership) {
-  return atomic_load(&membership->newcomer_count) > 0;
+int32_t choir__membership_newcomers(const choir__membership_t* membership) {
+  return atomic_load(&membership->newcomer_count);
 }
 
 bool choir__membership_is_local(const choir__membership_t* membership) {

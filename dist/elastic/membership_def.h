@@ -47,8 +47,8 @@ bool choir__membership_is_ended(void);
 
 // It is in no generation yet.
 bool choir__membership_is_newcomer(const choir__membership_t* membership);
-// Somebody has asked to be taken in, which the next change does.
-bool choir__membership_has_newcomers(const choir__membership_t* membership);
+// How many have asked to be taken in, which the next change does.
+int32_t choir__membership_newcomers(const choir__membership_t* membership);
 
 // ---- The state for a newcomer, while the others go on ----
 
@@ -64,10 +64,11 @@ typedef struct choir__feed_order_s {
 
 // A newcomer has asked for it, and nobody was named yet.
 bool choir__membership_is_asked(const choir__membership_t* membership);
-// Names ranks of this generation, to them and to the newcomer.
+// Names ranks of this generation for all that have asked, to them and to these.
 void choir__membership_order(choir__membership_t* membership, int64_t step,
                              const int32_t* givers, int32_t count);
-// Whether this rank was named for `step`, which is made next.
+// Whether this rank was named for `step`, which is made next; once for each
+// newcomer.
 bool choir__membership_take_order(choir__membership_t* membership,
                                   const choir_comm_t* comm, int64_t step,
                                   choir__feed_order_t* out_order);

@@ -61,11 +61,12 @@ struct choir__membership_s {
   choir__agreement_t agreement;
   atomic_int newcomer_count;  // that have asked
   choir__member_t newcomers[CHOIR__NEWCOMERS_MOST];
-  // A newcomer that asks for the state, and what was said about that.
-  choir__member_t asking;
-  atomic_bool is_asked;
-  choir__feed_t order;
-  atomic_bool has_order;
+  // Newcomers that ask for the state, and what was said about that and has not
+  // been done yet.
+  choir__member_t askers[CHOIR__NEWCOMERS_MOST];
+  atomic_int asker_count;
+  choir__feed_t orders[CHOIR__NEWCOMERS_MOST];
+  atomic_int order_count;
   // decisions[i] made generation i + 2. Everybody who was in generation i + 1
   // and asks gets it. Of generations before this member came: zeros.
   choir__decision_t* decisions;  // [capacity]
@@ -137,7 +138,9 @@ void choir__messages_receive(choir__membership_t* membership);
 
 // ---- member_feed.c ----
 
-// With the mutex held: what this member was told.
+// With the mutex held: who asks, and what this member was told.
+void choir__membership_note_asker(choir__membership_t* membership,
+                                  const choir__member_t* asker);
 void choir__membership_note_order(choir__membership_t* membership,
                                   const choir__feed_t* feed);
 
