@@ -237,7 +237,6 @@ class ElasticTest(harness.ProgramTest):
 
     def test_refusals(self):
         for status, words, flags in (
-            (1, "whole states", ("--shard-optimizer",)),
             (1, "keeps more", ("--dist-option", "powerSGD")),
             (2, "not for workers of mpiexec", ("--launcher", "mpi")),
             (2, "not with --elastic", ("--timeline", self.path("t.json"))),
