@@ -539,14 +539,14 @@ TEST(DistOptHoldersTest, AHostIsLost) {
 // What was logged here of the state that a newcomer was given.
 std::atomic<int> fed{0};
 
-// Two members; the rank behind them comes when they are under way. All train
-// until it has made steps as one of them.
-void TakeIn(const Training::Options& options, void (*in_step)(ElasticRank*)) {
+// Two members; the ranks behind them come when these are under way. All train
+// until they have made steps together.
+void TakeIn(Training::Options options, int size) {
   const std::string members =
       ::testing::TempDir() + getenv("CHOIR_COMM_ID") + "members";
   setenv("CHOIR_MEMBERS", members.c_str(), 1);
   setenv("CHOIR_SIZE", "2", 1);
-  if (Rank() == 2) {
+  if (Rank() >= 2) {
     setenv("CHOIR_RANK", "0", 1);
     setenv("CHOIR_SIZE", "1", 1);
     setenv("CHOIR_NEWCOMER", "1", 1);
@@ -558,30 +558,57 @@ void TakeIn(const Training::Options& options, void (*in_step)(ElasticRank*)) {
         nullptr, CHOIR_LOG_INFO);
   }
   ElasticRank rank(options);
-  while (choir_comm_size(rank.generation().comm) < 3 ||
+  while (choir_comm_size(rank.generation().comm) < size ||
          rank.step() < rank.generation().step + 3) {
-    in_step(&rank);
+    usleep(2000);
     Must(rank.TrainOn(rank.step()));
   }
-  const uint64_t states = rank.training().StatesDigest();
+  choir_model_t* model = rank.training().model();
+  uint64_t digest = rank.training().Digest();
+  Must(choir_dist_opt_check_digest(rank.training().dist(), digest));
   int32_t count = fed;
   Must(choir_comm_all_reduce(rank.generation().comm, &count, &count, 1,
-                             CHOIR_DTYPE_I32, CHOIR_REDUCE_MAX, "fed"));
+                             CHOIR_DTYPE_I32, CHOIR_REDUCE_SUM, "fed"));
   rank.Finalize();
-  Say("step " + std::to_string(rank.step()) + ", fed " + std::to_string(count) +
-      ", states " + std::to_string(states));
+  Say("step " + std::to_string(choir_model_step(model)) + ", fed " +
+      std::to_string(count) + ", digest " + std::to_string(digest));
   _exit(0);
 }
 
 // The state comes while the others go on; it is theirs after as many steps.
-TEST(DistOptFeedTest, OneComes) {
-  if (choir_testing::InRank())
-    TakeIn(Elastic(), [](ElasticRank*) { usleep(2000); });
+class DistOptFeedTest
+    : public ::testing::TestWithParam<const choir_strategy_def_t*> {};
+
+TEST_P(DistOptFeedTest, OneComes) {
+  if (choir_testing::InRank()) {
+    Training::Options options = Elastic();
+    options.strategy = GetParam();
+    TakeIn(options, 3);
+  }
   Expect(3, {}, "fed 1,");
 }
-TEST(DistOptFeedTest, OneComesToShards) {
-  if (choir_testing::InRank())
-    TakeIn(Sharded(), [](ElasticRank*) { usleep(2000); });
+INSTANTIATE_TEST_SUITE_P(
+    Each, DistOptFeedTest,
+    testing::Values(&choir_strategy_def_fp32, &choir_strategy_def_bf16,
+                    &choir_strategy_def_sparse_top_k),
+    [](const testing::TestParamInfo<const choir_strategy_def_t*>& info) {
+      return choir_strategy_def_option(info.param);
+    });
+
+TEST(DistOptFeedTest, GradientsWithLimits) {
+  if (choir_testing::InRank()) {
+    Training::Options options = Elastic();
+    options.clip_norm = 0.5;
+    TakeIn(options, 3);
+  }
+  Expect(3, {}, "fed 1,");
+}
+TEST(DistOptFeedTest, TwoCome) {
+  if (choir_testing::InRank()) TakeIn(Elastic(), 4);
+  Expect(4, {}, "fed 2,");
+}
+TEST(DistOptFeedTest, Shards) {
+  if (choir_testing::InRank()) TakeIn(Sharded(), 3);
   Expect(3, {}, "fed 0,");
 }
 
