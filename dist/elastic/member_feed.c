@@ -7,35 +7,7 @@
 #include "dist/elastic/membership_internal.h"
 
 // Who was named comes at the same time.
-static const double meeting_seconds = 5;
-
-static bool is_ordered(const choir__membership_t* membership,
-                       const choir__endpoint_t* to) {
-  for (int i = 0; i < atomic_load(&membership->order_count); ++i)
-    if (choir__endpoint_equal(&membership->orders[i].to.at, to)) return true;
-  return false;
-}
-
-// Who has not heard yet asks again.
-void choir__membership_note_asker(choir__membership_t* membership,
-                                  const choir__member_t* asker) {
-  const int count = atomic_load(&membership->asker_count);
-  for (int i = 0; i < count; ++i)
-    if (choir__endpoint_equal(&membership->askers[i].at, &asker->at)) return;
-  if (count == CHOIR__NEWCOMERS_MOST || is_ordered(membership, &asker->at))
-    return;
-  membership->askers[count] = *asker;
-  atomic_store(&membership->asker_count, count + 1);
-}
-
-void choir__membership_note_order(choir__membership_t* membership,
-                                  const choir__feed_t* feed) {
-  const int count = atomic_load(&membership->order_count);
-  if (count == CHOIR__NEWCOMERS_MOST || is_ordered(membership, &feed->to.at))
-    return;
-  membership->orders[count] = *feed;
-  atomic_store(&membership->order_count, count + 1);
-}
+static const double meeting_seconds = 3;
 
 bool choir__membership_is_asked(const choir__membership_t* membership) {
   return atomic_load(&membership->asker_count) > 0;

@@ -205,6 +205,35 @@ static void take_welcome(choir__membership_t* membership,
   choir__membership_note(membership);
 }
 
+static bool is_ordered(const choir__membership_t* membership,
+                       const choir__endpoint_t* to) {
+  for (int i = 0; i < atomic_load(&membership->order_count); ++i)
+    if (choir__endpoint_equal(&membership->orders[i].to.at, to)) return true;
+  return false;
+}
+
+// On rank 0, which answers. Who has not heard yet asks again.
+static void note_asker(choir__membership_t* membership,
+                       const choir__member_t* asker) {
+  const int count = atomic_load(&membership->asker_count);
+  for (int i = 0; i < count; ++i)
+    if (choir__endpoint_equal(&membership->askers[i].at, &asker->at)) return;
+  if (membership->rank != 0 || count == CHOIR__NEWCOMERS_MOST ||
+      is_ordered(membership, &asker->at))
+    return;
+  membership->askers[count] = *asker;
+  atomic_store(&membership->asker_count, count + 1);
+}
+
+void choir__membership_note_order(choir__membership_t* membership,
+                                  const choir__feed_t* feed) {
+  const int count = atomic_load(&membership->order_count);
+  if (count == CHOIR__NEWCOMERS_MOST || is_ordered(membership, &feed->to.at))
+    return;
+  membership->orders[count] = *feed;
+  atomic_store(&membership->order_count, count + 1);
+}
+
 static void take_asking(choir__membership_t* membership,
                         const greeting_t* greeting,
                         const choir__endpoint_t* from) {
@@ -212,10 +241,9 @@ static void take_asking(choir__membership_t* membership,
   if (greeting->model != membership->model)
     choir__messages_greet(membership, CHOIR__GREETING_AWAY, -1, from);
   else
-    choir__membership_note_asker(
-        membership,
-        &(choir__member_t){
-            .at = *from, .pid = greeting->pid, .host = greeting->host});
+    note_asker(membership,
+               &(choir__member_t){
+                   .at = *from, .pid = greeting->pid, .host = greeting->host});
 }
 
 static void take_order(choir__membership_t* membership,

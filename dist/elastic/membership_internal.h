@@ -133,16 +133,11 @@ void choir__messages_leave(const choir__membership_t* membership);
 void choir__messages_order(const choir__membership_t* membership,
                            const choir__feed_t* feed,
                            const choir__endpoint_t* to);
-// Takes the next one that is there, if any.
-void choir__messages_receive(choir__membership_t* membership);
-
-// ---- member_feed.c ----
-
-// With the mutex held: who asks, and what this member was told.
-void choir__membership_note_asker(choir__membership_t* membership,
-                                  const choir__member_t* asker);
+// With the mutex held: what this member was told, by itself too.
 void choir__membership_note_order(choir__membership_t* membership,
                                   const choir__feed_t* feed);
+// Takes the next one that is there, if any.
+void choir__messages_receive(choir__membership_t* membership);
 
 // ---- membership_change.c ----
 
