@@ -10,6 +10,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/thread_backend.h"
 #include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
@@ -343,8 +344,7 @@ static choir_status_t start(choir_dist_opt_t* dist, choir__giver_t* giver) {
   giver->most_bytes = 2 * bytes_of(&ranges) + 4 * bytes_of(&grads);
   push_part(giver, &ranges, STATE, giver->order.step);
   close_ranges(&ranges);
-  if (!pthread_create(&giver->thread, NULL, thread_main, giver)) return NULL;
-  return CHOIR_ERROR(UNAVAILABLE, "elastic: the system gives no thread");
+  return choir__thread_start("choir-giver", thread_main, giver, &giver->thread);
 }
 
 static choir_status_t open_giver(choir_dist_opt_t* dist,
