@@ -6,7 +6,6 @@
 // all others, which return the same sentence behind their own operation's
 // name, so that everybody tells the cause and nobody each other's failure.
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/thread_backend.h"
 #include "dist/board_internal.h"
 #include "dist/comm_internal.h"
 
@@ -413,17 +413,9 @@ choir_status_t choir__comm_watch_start(choir_comm_t* comm) {
       comm->watch.beat_seconds > 0 ? comm->watch.beat_seconds : 0.25;
   if (comm->watch.interval > most) comm->watch.interval = most;
   if (comm->watch.interval < 0.01) comm->watch.interval = 0.01;
-  choir_threads_started();
-  // Signals belong to the program's threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
-  int error = pthread_create(&comm->watch.thread, NULL, watch_main, comm);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error)
-    return CHOIR_ERROR(UNAVAILABLE,
-                       "communicator: cannot start its watch thread: %s",
-                       strerror(error));
+  CHOIR_TRY_NOTE(
+      choir__thread_start("choir-watch", watch_main, comm, &comm->watch.thread),
+      "communicator");
   comm->watch.started = true;
   return NULL;
 }

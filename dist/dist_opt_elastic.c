@@ -9,11 +9,15 @@
 #include <signal.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
 #include "tensor/op_def.h"
 #include "tensor/ops.h"
+
+// Newcomers that come at the same time are taken in together.
+static const double together_seconds = 1;
 
 // What goes from one generation to the next.
 typedef struct handed_s {
@@ -65,6 +69,7 @@ choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
 
 void choir__elastic_close(choir_dist_opt_t* dist) {
   choir__elastic_drop_kept(dist, &dist->kept);
+  choir__feed_close(dist);
   choir__leave_forget(dist);
   choir__membership_destroy(dist->membership);
 }
@@ -164,6 +169,20 @@ static choir_status_t hand_on_kept(choir_dist_opt_t* dist,
                      dist->kept.now);
 }
 
+// Whether those that have asked are taken in now. They wait for a moment for
+// others that are about to ask, so that it is one change.
+static bool takes_in(choir_dist_opt_t* dist, int64_t step) {
+  const bool more_come = choir__feed_begin_step(dist, step);
+  if (choir_comm_rank(dist->comm) != 0 ||
+      choir__membership_newcomers(dist->membership) == 0) {
+    dist->asked_at = 0;
+    return false;
+  }
+  if (dist->asked_at == 0) dist->asked_at = choir_clock_seconds();
+  return !more_come ||
+         choir_clock_seconds() - dist->asked_at > together_seconds;
+}
+
 // One rank breaks the communicator for all; the step is taken back like one in
 // which somebody was lost.
 choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist, int64_t step) {
@@ -175,8 +194,7 @@ choir_status_t choir__elastic_begin_step(choir_dist_opt_t* dist, int64_t step) {
                              "dist_opt: leave needs elastic; the others would "
                              "not go on");
   if (!dist->membership) return NULL;
-  if (choir_comm_rank(dist->comm) == 0 &&
-      choir__membership_has_newcomers(dist->membership)) {
+  if (takes_in(dist, step)) {
     choir_comm_abort(dist->comm, "a worker has come, and is taken in");
     return choir_comm_poll_error(dist->comm);
   }
@@ -449,7 +467,8 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   CHOIR_TRY(
       choir__membership_change(dist->membership, dist->comm, &comm, &change));
   handed->lost = change.has_come ? 0 : handed->lost + change.lost;
-  if (change.has_come) {
+  // One that has only just come may have what it was given.
+  if (change.has_come && !dist->updater.is_newcomer) {
     *step = -1;
     choir__elastic_drop_kept(dist, &handed->kept);
     choir__holders_destroy(handed->holders);
@@ -485,6 +504,11 @@ choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
   choir_status_t missing = take_handed(dist, &handed);
   if (missing) return choir_status_join(status, missing);
   bool is_new = true;
+  if (dist->updater.is_newcomer) {
+    *step = -1;
+    choir__feed_take(dist, step);
+  }
+  choir__feed_end(dist, *step);
   do {
     choir_status_free(status);
     // What it holds for one that is lost is needed; it leaves before a step.

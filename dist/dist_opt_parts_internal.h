@@ -40,6 +40,7 @@ typedef struct choir__place_s {
 
 typedef struct choir__shards_s choir__shards_t;
 typedef struct choir__holders_s choir__holders_t;
+typedef struct choir__giver_s choir__giver_t;
 typedef struct choir__clip_s choir__clip_t;
 typedef struct choir__sums_s choir__sums_t;
 
@@ -77,12 +78,16 @@ struct choir_dist_opt_s {
   choir__mirror_t* mirror;  // NULL: the strategy works where the gradients are
   choir__shards_t* shards;  // NULL: each rank updates everything
   choir__holders_t* holders;  // of them, in an elastic run; NULL: none
-  choir__clip_t* clip;        // NULL: gradients have no limits
-  choir__sums_t* sums;        // over micro-shards; NULL: no step had any
-  bool has_sums;              // this one has
-  bool has_states;            // of the optimizer
-  bool uses_shards;           // those states are shards
-  bool has_lost_states;       // on their way from shards to wholes, or back
+  choir__giver_t* givers;     // of the state, each to a newcomer
+  double step_began;          // the last one, and how long the one before took
+  double step_seconds;
+  double asked_at;       // when the first asked to be taken in; 0: nobody has
+  choir__clip_t* clip;   // NULL: gradients have no limits
+  choir__sums_t* sums;   // over micro-shards; NULL: no step had any
+  bool has_sums;         // this one has
+  bool has_states;       // of the optimizer
+  bool uses_shards;      // those states are shards
+  bool has_lost_states;  // on their way from shards to wholes, or back
   // Of layers that compute over all ranks, beside buckets that are on their
   // way; NULL: none do, so far. Then memory: of one rank, and of all.
   choir_comm_t* layers_comm;
@@ -280,6 +285,22 @@ typedef struct choir__whole_s {
 // holder any more.
 choir_status_t choir__holders_collect(const choir_dist_opt_t* dist,
                                       const choir__whole_t* whole);
+
+// dist_opt_feed.c
+// Before a step of an elastic run: begins to give newcomers the state that this
+// rank was named for. Whether one that is given it has not asked to be taken in
+// yet.
+bool choir__feed_begin_step(choir_dist_opt_t* dist, int64_t step);
+// A record behind the gradients of the step, before the update.
+choir_status_t choir__feed_submit(choir_dist_opt_t* dist, int64_t step,
+                                  choir_stream_t* stream);
+// The communicator broke, and this rank has made so many steps: newcomers make
+// as many.
+void choir__feed_end(choir_dist_opt_t* dist, int64_t step);
+void choir__feed_close(choir_dist_opt_t* dist);
+// On a newcomer, before it is taken in: *step is how many steps its parameters
+// and states are those of, or what it was, where it gets them later.
+void choir__feed_take(choir_dist_opt_t* dist, int64_t* step);
 
 // dist_opt_layers.c: see model/updater_backend.h.
 choir_status_t choir__layers_open_all_gather(choir_updater_t* updater,

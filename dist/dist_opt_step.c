@@ -215,6 +215,8 @@ static choir_status_t update(choir_dist_opt_t* dist) {
   if (dist->clip)
     CHOIR_TRY(exchange_failure(
         dist, choir__clip_submit(dist->clip, false, dist->compute)));
+  if (dist->membership)
+    CHOIR_TRY(choir__feed_submit(dist, strategy->values.step, dist->compute));
   return choir__optimizer_update_clipped(dist->optimizer, dist->compute,
                                          strategy->values.step);
 }

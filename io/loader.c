@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <time.h>
 
@@ -11,6 +10,7 @@
 #include "core/log.h"
 #include "core/profile.h"
 #include "core/random.h"
+#include "core/thread_backend.h"
 #include "io/dataset_internal.h"
 #include "io/shares.h"
 
@@ -199,21 +199,11 @@ static void* thread_main(void* argument) {
   return NULL;
 }
 
-// Signals stay with the program's own threads.
 static choir_status_t start_thread(choir_loader_t* loader) {
-  choir_threads_started();
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&loader->thread, NULL, thread_main, loader);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error) {
-    return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "loader: the system gives no thread (error %d)", error);
-  }
+  CHOIR_TRY_NOTE(
+      choir__thread_start("choir-loader", thread_main, loader, &loader->thread),
+      "loader");
   loader->thread_runs = true;
-  pthread_setname_np(loader->thread, "choir-loader");
   return NULL;
 }
 

@@ -2,13 +2,12 @@
 #include "core/device/stream_thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
-#include "core/clock.h"
 #include "core/log.h"
 #include "core/record_list_internal.h"
 #include "core/status_backend.h"
+#include "core/thread_backend.h"
 
 // Every piece of work has a number in its queue, 1, 2, 3, ...; `completed` is
 // the number of the last one that is done. So an event needs nothing in the
@@ -183,20 +182,9 @@ static choir_status_t take_failure(choir_stream_thread_t* thread) {
 }
 
 static choir_status_t start_thread(choir_stream_thread_t* thread) {
-  // Signals are the program's: its handlers must not run on this thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  choir_threads_started();
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int code = pthread_create(&thread->thread, NULL, run_thread, thread);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (code != 0) {
-    return CHOIR_ERROR(OUT_OF_MEMORY,
-                       "choir_stream_create: the system gave no thread: %s",
-                       strerror(code));
-  }
-  pthread_setname_np(thread->thread, "choir-stream");
+  CHOIR_TRY_NOTE(
+      choir__thread_start("choir-stream", run_thread, thread, &thread->thread),
+      "choir_stream_create");
   return NULL;
 }
 

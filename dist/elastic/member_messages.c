@@ -11,7 +11,7 @@
 enum { MARK_BYTES = 8 };
 // They change with the layout.
 static const char agreement_mark[] = "choir-a2";
-static const char greeting_mark[] = "choir-g2";
+static const char greeting_mark[] = "choir-g3";
 
 typedef struct greeting_s {
   int32_t kind;  // CHOIR__GREETING_*
@@ -21,7 +21,7 @@ typedef struct greeting_s {
   int64_t generation;
   int32_t rank;
   int32_t size;
-  choir__member_t members[];  // [size], of WELCOME
+  choir__member_t members[];  // [size], of WELCOME; the newcomer, of ORDER
 } greeting_t;
 
 struct choir__packet_s {
@@ -113,6 +113,23 @@ void choir__messages_leave(const choir__membership_t* membership) {
                             &membership->members[r].at);
 }
 
+// Of the greeting its step, index and givers are generation, rank and size.
+void choir__messages_order(const choir__membership_t* membership,
+                           const choir__feed_t* feed,
+                           const choir__endpoint_t* to) {
+  greeting_t* greeting = &membership->sent->greeting;
+  *greeting = (greeting_t){.kind = CHOIR__GREETING_ORDER,
+                           .pid = membership->own.pid,
+                           .host = membership->own.host,
+                           .model = membership->model,
+                           .generation = feed->step,
+                           .rank = feed->index,
+                           .size = feed->givers};
+  greeting->members[0] = feed->to;
+  send_sent(membership, greeting_mark, sizeof(*greeting) + sizeof(feed->to),
+            to);
+}
+
 // ---- From others ----
 
 // To one who is not in this generation yet.
@@ -184,7 +201,63 @@ static void take_welcome(choir__membership_t* membership,
   memcpy(membership->members, greeting->members,
          (size_t)size * sizeof(choir__member_t));
   membership->left = (choir__members_t){{0}};
+  membership->is_welcomed = true;
   choir__membership_note(membership);
+}
+
+static bool is_ordered(const choir__membership_t* membership,
+                       const choir__endpoint_t* to) {
+  for (int i = 0; i < atomic_load(&membership->order_count); ++i)
+    if (choir__endpoint_equal(&membership->orders[i].to.at, to)) return true;
+  return false;
+}
+
+// On rank 0, which answers. Who has not heard yet asks again.
+static void note_asker(choir__membership_t* membership,
+                       const choir__member_t* asker) {
+  const int count = atomic_load(&membership->asker_count);
+  for (int i = 0; i < count; ++i)
+    if (choir__endpoint_equal(&membership->askers[i].at, &asker->at)) return;
+  if (membership->rank != 0 || count == CHOIR__NEWCOMERS_MOST ||
+      is_ordered(membership, &asker->at))
+    return;
+  membership->askers[count] = *asker;
+  atomic_store(&membership->asker_count, count + 1);
+}
+
+void choir__membership_note_order(choir__membership_t* membership,
+                                  const choir__feed_t* feed) {
+  const int count = atomic_load(&membership->order_count);
+  if (count == CHOIR__NEWCOMERS_MOST || is_ordered(membership, &feed->to.at))
+    return;
+  membership->orders[count] = *feed;
+  atomic_store(&membership->order_count, count + 1);
+}
+
+static void take_asking(choir__membership_t* membership,
+                        const greeting_t* greeting,
+                        const choir__endpoint_t* from) {
+  if (membership->generation == 0) return;
+  if (greeting->model != membership->model)
+    choir__messages_greet(membership, CHOIR__GREETING_AWAY, -1, from);
+  else
+    note_asker(membership,
+               &(choir__member_t){
+                   .at = *from, .pid = greeting->pid, .host = greeting->host});
+}
+
+static void take_order(choir__membership_t* membership,
+                       const greeting_t* greeting, size_t bytes) {
+  if (bytes != sizeof(*greeting) + sizeof(choir__member_t) ||
+      greeting->size < 1 || greeting->rank < -1 ||
+      greeting->rank >= greeting->size ||
+      (greeting->rank < 0) != (membership->generation == 0))
+    return;
+  choir__membership_note_order(membership,
+                               &(choir__feed_t){.to = greeting->members[0],
+                                                .step = greeting->generation,
+                                                .index = greeting->rank,
+                                                .givers = greeting->size});
 }
 
 // It stands behind all else that the member has sent here, like its end.
@@ -213,6 +286,12 @@ static void take_greeting(choir__membership_t* membership,
       return;
     case CHOIR__GREETING_LEAVE:
       take_leave(membership, greeting, from);
+      return;
+    case CHOIR__GREETING_ASK:
+      take_asking(membership, greeting, from);
+      return;
+    case CHOIR__GREETING_ORDER:
+      take_order(membership, greeting, bytes);
       return;
     default:
       return;

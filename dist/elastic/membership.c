@@ -4,13 +4,13 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/thread_backend.h"
 #include "dist/board_internal.h"
 #include "dist/comm_internal.h"
 #include "dist/elastic/membership_internal.h"
@@ -27,16 +27,9 @@ static void* thread_main(void* argument) {
 }
 
 static choir_status_t start_thread(choir__membership_t* membership) {
-  choir_threads_started();
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
-  const int error =
-      pthread_create(&membership->thread, NULL, thread_main, membership);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error)
-    return CHOIR_ERROR(UNAVAILABLE, "elastic: the system gives no thread: %s",
-                       strerror(error));
+  CHOIR_TRY_NOTE(choir__thread_start("choir-member", thread_main, membership,
+                                     &membership->thread),
+                 "elastic");
   membership->thread_runs = true;
   return NULL;
 }
@@ -111,11 +104,11 @@ void choir__membership_destroy(choir__membership_t* membership) {
 }
 
 bool choir__membership_is_newcomer(const choir__membership_t* membership) {
-  return membership->generation == 0;
+  return membership->generation == 0 || membership->is_welcomed;
 }
 
-bool choir__membership_has_newcomers(const choir__membership_t* membership) {
-  return atomic_load(&membership->newcomer_count) > 0;
+int32_t choir__membership_newcomers(const choir__membership_t* membership) {
+  return atomic_load(&membership->newcomer_count);
 }
 
 bool choir__membership_is_local(const choir__membership_t* membership) {

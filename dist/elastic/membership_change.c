@@ -42,7 +42,7 @@ typedef struct change_s {
   double start;
 } change_t;
 
-static void wait_a_turn(choir__membership_t* membership) {
+void choir__membership_wait_a_turn(choir__membership_t* membership) {
   struct timespec until;
   clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_nsec += (long)(turn_seconds * 1e9);
@@ -199,7 +199,7 @@ static choir_status_t agree(const change_t* change) {
     take_turn(change, waited);
     if (membership->agreement.phase == CHOIR__AGREE_DONE) break;
     status = note_waiting(change, waited, &next);
-    wait_a_turn(membership);
+    choir__membership_wait_a_turn(membership);
   }
   membership->is_open = false;
   pthread_mutex_unlock(&membership->mutex);
@@ -230,7 +230,7 @@ void choir__membership_see_off(choir__membership_t* membership,
       choir__messages_leave(membership);
       told = now;
     }
-    wait_a_turn(membership);
+    choir__membership_wait_a_turn(membership);
   }
   pthread_mutex_unlock(&membership->mutex);
 }
@@ -338,41 +338,41 @@ static choir_status_t enter_generation(change_t* change) {
 
 // ---- Of one who comes ----
 
-static void ask(const choir__membership_t* membership,
-                const choir__endpoint_t* at) {
+static void ask_at(const choir__membership_t* membership, int32_t kind,
+                   const choir__endpoint_t* at) {
   if (at->port && !choir__endpoint_equal(at, &membership->own.at))
-    choir__messages_greet(membership, CHOIR__GREETING_JOIN, -1, at);
+    choir__messages_greet(membership, kind, -1, at);
 }
 
-static void ask_board(const choir__membership_t* membership) {
+static void ask_board(const choir__membership_t* membership, int32_t kind) {
   choir_board_t* board = choir__board();
   choir__endpoint_t at = membership->own.at;
   for (int32_t r = 0; board && r < board->size; ++r) {
     const choir_board_slot_t* slot = &board->slots[r];
     at.port = atomic_load(&slot->member_port);
-    if (atomic_load(&slot->is_member)) ask(membership, &at);
+    if (atomic_load(&slot->is_member)) ask_at(membership, kind, &at);
   }
 }
 
-static void ask_listed(const choir__membership_t* membership) {
+static void ask_listed(const choir__membership_t* membership, int32_t kind) {
   const char* path = getenv("CHOIR_MEMBERS");
   FILE* file = path && path[0] ? fopen(path, "re") : NULL;
   char line[2 * CHOIR__ENDPOINT_TEXT_BYTES];
   while (file && fgets(line, sizeof(line), file)) {
     choir__endpoint_t at;
     line[strcspn(line, " \n")] = 0;
-    if (choir__endpoint_parse(line, &at)) ask(membership, &at);
+    if (choir__endpoint_parse(line, &at)) ask_at(membership, kind, &at);
   }
   if (file) fclose(file);
 }
 
-// All it knows: who left it out, who is on the board, and who is on other
-// hosts.
-static void ask_to_join(const choir__membership_t* membership) {
+// Who left it out, who is on the board, and who is on other hosts.
+void choir__membership_ask(const choir__membership_t* membership,
+                           int32_t kind) {
   for (int32_t r = 0; r < membership->size; ++r)
-    ask(membership, &membership->members[r].at);
-  ask_board(membership);
-  ask_listed(membership);
+    ask_at(membership, kind, &membership->members[r].at);
+  ask_board(membership, kind);
+  ask_listed(membership, kind);
 }
 
 // Until it is a member.
@@ -398,26 +398,25 @@ static choir_status_t arrive(const change_t* change) {
                            "in within %.1f s",
                            limit);
     if (now > asked + CHOIR__AGAIN_SECONDS) {
-      ask_to_join(membership);
+      choir__membership_ask(membership, CHOIR__GREETING_JOIN);
       asked = now;
     }
-    wait_a_turn(membership);
+    choir__membership_wait_a_turn(membership);
   }
   membership->came = choir_clock_seconds();
+  membership->is_welcomed = false;
   pthread_mutex_unlock(&membership->mutex);
   return status;
 }
 
 // ---- The communicator ----
 
-// Of this generation's communicator: the run's, and its number through a
-// one-way function.
-static choir_status_t make_id(const choir__membership_t* membership,
-                              choir_comm_id_t* out_id) {
+choir_status_t choir__membership_make_id(const choir__membership_t* membership,
+                                         const char* what, const void* data,
+                                         size_t bytes,
+                                         choir_comm_id_t* out_id) {
   choir__comm_mac_t mac;
-  CHOIR_TRY(choir__comm_mac_make(&membership->id, "generation",
-                                 &membership->generation,
-                                 sizeof(membership->generation), &mac));
+  CHOIR_TRY(choir__comm_mac_make(&membership->id, what, data, bytes, &mac));
   sodium_bin2hex(out_id->text, sizeof(out_id->text), mac.bytes,
                  (sizeof(out_id->text) - 1) / 2);
   return NULL;
@@ -442,7 +441,9 @@ static choir_status_t join(const change_t* change, choir_comm_t** out_comm) {
       .rendezvous_fd =
           membership->rank == 0 ? membership->sockets.listener : 0};
   choir__endpoint_print(&membership->members[0].at, config.rendezvous);
-  CHOIR_TRY(make_id(membership, &config.id));
+  CHOIR_TRY(choir__membership_make_id(
+      membership, "generation", &membership->generation,
+      sizeof(membership->generation), &config.id));
   CHOIR_TRY(choir_comm_create(&config, out_comm));
   (*out_comm)->deadline = before->deadline;
   (*out_comm)->warns = true;

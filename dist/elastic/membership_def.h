@@ -47,8 +47,40 @@ bool choir__membership_is_ended(void);
 
 // It is in no generation yet.
 bool choir__membership_is_newcomer(const choir__membership_t* membership);
-// Somebody has asked to be taken in, which the next change does.
-bool choir__membership_has_newcomers(const choir__membership_t* membership);
+// How many have asked to be taken in, which the next change does.
+int32_t choir__membership_newcomers(const choir__membership_t* membership);
+
+// ---- The state for a newcomer, while the others go on ----
+
+// Ranks that give it, and from which step on, meet the newcomer, rank 0 of a
+// communicator of theirs.
+typedef struct choir__feed_order_s {
+  int64_t step;
+  int32_t index;  // this one, of the givers; -1: it is the newcomer
+  int32_t givers;
+  double deadline;  // when they have met
+  choir_comm_config_t config;
+} choir__feed_order_t;
+
+// A newcomer has asked for it, and nobody was named yet.
+bool choir__membership_is_asked(const choir__membership_t* membership);
+// Names ranks of this generation for all that have asked, to them and to these.
+void choir__membership_order(choir__membership_t* membership, int64_t step,
+                             const int32_t* givers, int32_t count);
+// Whether this rank was named for `step`, which is made next; once for each
+// newcomer.
+bool choir__membership_take_order(choir__membership_t* membership,
+                                  const choir_comm_t* comm, int64_t step,
+                                  choir__feed_order_t* out_order);
+// On all that were named, and the newcomer. Any thread.
+choir_status_t choir__feed_meet(const choir__feed_order_t* order,
+                                choir_comm_t** out_comm) CHOIR_NODISCARD;
+// On the newcomer: asks for it. False: nobody has answered in time.
+bool choir__membership_ask_order(choir__membership_t* membership,
+                                 const choir_comm_t* comm,
+                                 choir__feed_order_t* out_order);
+// And once to be taken in; choir__membership_change does so until it is.
+void choir__membership_ask_in(choir__membership_t* membership);
 
 // A generation that was agreed on.
 typedef struct choir__change_s {

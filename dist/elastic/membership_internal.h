@@ -25,6 +25,14 @@ typedef struct choir__member_sockets_s {
 
 typedef struct choir__packet_s choir__packet_t;
 
+// Who gives the state to which newcomer, and from which step on.
+typedef struct choir__feed_s {
+  choir__member_t to;
+  int64_t step;
+  int32_t index;  // of the one who is told; -1: it is the newcomer
+  int32_t givers;
+} choir__feed_t;
+
 struct choir__membership_s {
   choir_allocator_t allocator;
   choir_comm_id_t id;  // the run's
@@ -45,6 +53,7 @@ struct choir__membership_s {
   int64_t left_out_of;    // the last one that went on without it; 0: none
   choir__members_t left;  // who has said that it goes
   bool is_turned_away;
+  bool is_welcomed;  // as a newcomer, and has not come yet
   int32_t rank;
   int32_t size;
   choir__member_t members[CHOIR__MEMBERS_MOST];  // [size]
@@ -52,6 +61,12 @@ struct choir__membership_s {
   choir__agreement_t agreement;
   atomic_int newcomer_count;  // that have asked
   choir__member_t newcomers[CHOIR__NEWCOMERS_MOST];
+  // Newcomers that ask for the state, and what was said about that and has not
+  // been done yet.
+  choir__member_t askers[CHOIR__NEWCOMERS_MOST];
+  atomic_int asker_count;
+  choir__feed_t orders[CHOIR__NEWCOMERS_MOST];
+  atomic_int order_count;
   // decisions[i] made generation i + 2. Everybody who was in generation i + 1
   // and asks gets it. Of generations before this member came: zeros.
   choir__decision_t* decisions;  // [capacity]
@@ -103,6 +118,8 @@ enum {
   CHOIR__GREETING_WELCOME,  // yes, as this rank; all members
   CHOIR__GREETING_AWAY,     // no: its model or settings are others
   CHOIR__GREETING_LEAVE,    // this rank is not in the next generation
+  CHOIR__GREETING_ASK,      // who gives it the state?
+  CHOIR__GREETING_ORDER,    // these do
 };
 // Memory of both packets.
 choir_status_t choir__messages_open(choir__membership_t* membership);
@@ -113,7 +130,24 @@ void choir__messages_send(void* self,
 void choir__messages_greet(const choir__membership_t* membership, int32_t kind,
                            int32_t rank, const choir__endpoint_t* to);
 void choir__messages_leave(const choir__membership_t* membership);
+void choir__messages_order(const choir__membership_t* membership,
+                           const choir__feed_t* feed,
+                           const choir__endpoint_t* to);
+// With the mutex held: what this member was told, by itself too.
+void choir__membership_note_order(choir__membership_t* membership,
+                                  const choir__feed_t* feed);
 // Takes the next one that is there, if any.
 void choir__messages_receive(choir__membership_t* membership);
+
+// ---- membership_change.c ----
+
+// With the mutex held: asks all that it knows.
+void choir__membership_ask(const choir__membership_t* membership, int32_t kind);
+void choir__membership_wait_a_turn(choir__membership_t* membership);
+// Of a communicator of some members: the run's, and what these have in common,
+// through a one-way function.
+choir_status_t choir__membership_make_id(const choir__membership_t* membership,
+                                         const char* what, const void* data,
+                                         size_t bytes, choir_comm_id_t* out_id);
 
 #endif  // CHOIR_DIST_ELASTIC_MEMBERSHIP_INTERNAL_H_

@@ -138,7 +138,7 @@ class ElasticRank {
       if (Rank() == 0) choir_comm_abort(comm_, "a change");
       Change();
       if (Rank() == 0) moments.Note("out");
-      while (Rank() == 0 && !choir__membership_has_newcomers(membership_))
+      while (Rank() == 0 && choir__membership_newcomers(membership_) == 0)
         usleep(1000);
       if (Rank() == 0) choir_comm_abort(comm_, "somebody has come");
       choir_status_free(choir_comm_barrier(comm_, "until somebody comes"));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/log.h"
 #include "dist/dist_opt.h"
 #include "dist/training.h"
 #include "tests/dist/dist_opt_testing.h"
@@ -530,6 +532,84 @@ TEST(DistOptHoldersTest, AHostIsLost) {
     rank.End();
   }
   Expect(6, {2, 3}, "^close, generation \\d, batches ", "tcp");
+}
+
+// ---- Those who come ----
+
+// What was logged here of the state that a newcomer was given.
+std::atomic<int> fed{0};
+
+// Two members; the ranks behind them come when these are under way. All train
+// until they have made steps together.
+void TakeIn(Training::Options options, int size) {
+  const std::string members =
+      ::testing::TempDir() + getenv("CHOIR_COMM_ID") + "members";
+  setenv("CHOIR_MEMBERS", members.c_str(), 1);
+  setenv("CHOIR_SIZE", "2", 1);
+  if (Rank() >= 2) {
+    setenv("CHOIR_RANK", "0", 1);
+    setenv("CHOIR_SIZE", "1", 1);
+    setenv("CHOIR_NEWCOMER", "1", 1);
+    while (access(members.c_str(), F_OK)) usleep(1000);
+    choir_log_set_sink(
+        [](void*, choir_log_level_t, const char*, const char* message) {
+          if (choir_testing::Contains(message, "has the state after")) ++fed;
+        },
+        nullptr, CHOIR_LOG_INFO);
+  }
+  ElasticRank rank(options);
+  while (choir_comm_size(rank.generation().comm) < size ||
+         rank.step() < rank.generation().step + 3) {
+    usleep(2000);
+    Must(rank.TrainOn(rank.step()));
+  }
+  choir_model_t* model = rank.training().model();
+  uint64_t digest = rank.training().Digest();
+  Must(choir_dist_opt_check_digest(rank.training().dist(), digest));
+  int32_t count = fed;
+  Must(choir_comm_all_reduce(rank.generation().comm, &count, &count, 1,
+                             CHOIR_DTYPE_I32, CHOIR_REDUCE_SUM, "fed"));
+  rank.Finalize();
+  Say("step " + std::to_string(choir_model_step(model)) + ", fed " +
+      std::to_string(count) + ", digest " + std::to_string(digest));
+  _exit(0);
+}
+
+// The state comes while the others go on; it is theirs after as many steps.
+class DistOptFeedTest
+    : public ::testing::TestWithParam<const choir_strategy_def_t*> {};
+
+TEST_P(DistOptFeedTest, OneComes) {
+  if (choir_testing::InRank()) {
+    Training::Options options = Elastic();
+    options.strategy = GetParam();
+    TakeIn(options, 3);
+  }
+  Expect(3, {}, "fed 1,");
+}
+INSTANTIATE_TEST_SUITE_P(
+    Each, DistOptFeedTest,
+    testing::Values(&choir_strategy_def_fp32, &choir_strategy_def_bf16,
+                    &choir_strategy_def_sparse_top_k),
+    [](const testing::TestParamInfo<const choir_strategy_def_t*>& info) {
+      return choir_strategy_def_option(info.param);
+    });
+
+TEST(DistOptFeedTest, GradientsWithLimits) {
+  if (choir_testing::InRank()) {
+    Training::Options options = Elastic();
+    options.clip_norm = 0.5;
+    TakeIn(options, 3);
+  }
+  Expect(3, {}, "fed 1,");
+}
+TEST(DistOptFeedTest, TwoCome) {
+  if (choir_testing::InRank()) TakeIn(Elastic(), 4);
+  Expect(4, {}, "fed 2,");
+}
+TEST(DistOptFeedTest, Shards) {
+  if (choir_testing::InRank()) TakeIn(Sharded(), 3);
+  Expect(3, {}, "fed 0,");
 }
 
 // ---- Those who leave ----

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <link.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/thread_backend.h"
 #include "dist/backends/mpi/mpi_internal.h"
 #include "dist/trusted_path_internal.h"
 
@@ -275,18 +275,13 @@ static void close_at_exit(int exit_status, void* unused) {
 }
 
 static choir_status_t start_owner(double deadline) {
-  choir_threads_started();
   set_state(WORLD_STARTING);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
   pthread_t thread;
-  int error = pthread_create(&thread, NULL, owner_main, NULL);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error) {
+  choir_status_t status =
+      choir__thread_start("choir-mpi", owner_main, NULL, &thread);
+  if (status) {
     set_state(WORLD_NEW);
-    return CHOIR_ERROR(UNAVAILABLE, "cannot start a thread: %s",
-                       strerror(error));
+    return status;
   }
   pthread_detach(thread);
   if (wait_state_to_leave(WORLD_STARTING, deadline)) return NULL;
