@@ -468,10 +468,10 @@ static int32_t tell_lost(const change_t* change, char* text, size_t bytes) {
     choir__text_append(text, bytes, peer->text);
     choir__text_append(text, bytes,
                        choir__members_has(&change->left, r) ? " has left, "
-                       : gone                               ? " is gone, "
                        : choir__comm_peer_is_slow(change->comm, r)
                            ? " is behind a slow link, "
-                           : " did not answer, ");
+                       : gone ? " is gone, "
+                              : " did not answer, ");
     ++lost;
   }
   return lost;

@@ -9,6 +9,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -539,30 +542,81 @@ TEST(DistOptHoldersTest, AHostIsLost) {
 // What was logged here of the state that a newcomer was given.
 std::atomic<int> fed{0};
 
-// Two members; the ranks behind them come when these are under way. All train
-// until they have made steps together.
-void TakeIn(Training::Options options, int size) {
-  const std::string members =
-      ::testing::TempDir() + getenv("CHOIR_COMM_ID") + "members";
-  setenv("CHOIR_MEMBERS", members.c_str(), 1);
-  setenv("CHOIR_SIZE", "2", 1);
-  if (Rank() >= 2) {
-    setenv("CHOIR_RANK", "0", 1);
-    setenv("CHOIR_SIZE", "1", 1);
-    setenv("CHOIR_NEWCOMER", "1", 1);
-    while (access(members.c_str(), F_OK)) usleep(1000);
-    choir_log_set_sink(
-        [](void*, choir_log_level_t, const char*, const char* message) {
-          if (choir_testing::Contains(message, "has the state after")) ++fed;
-        },
-        nullptr, CHOIR_LOG_INFO);
+// A file of this run, where ranks find each other.
+std::string FileOf(const std::string& name) {
+  return ::testing::TempDir() + getenv("CHOIR_COMM_ID") + name;
+}
+void WaitForFile(const std::string& path) {
+  while (access(path.c_str(), F_OK)) usleep(1000);
+}
+
+void TellPid() {
+  const std::string path = FileOf("pid" + std::to_string(Rank()));
+  std::ofstream(path + "~") << getpid();
+  rename((path + "~").c_str(), path.c_str());
+}
+pid_t PidOf(int rank) {
+  const std::string path = FileOf("pid" + std::to_string(rank));
+  WaitForFile(path);
+  pid_t pid = 0;
+  std::ifstream(path) >> pid;
+  return pid;
+}
+
+// A rank that comes to a run of two.
+void Come() {
+  WaitForFile(FileOf("members"));
+  setenv("CHOIR_RANK", "0", 1);
+  setenv("CHOIR_SIZE", "1", 1);
+  setenv("CHOIR_NEWCOMER", "1", 1);
+  choir_log_set_sink(
+      [](void*, choir_log_level_t, const char*, const char* message) {
+        if (choir_testing::Contains(message, "has the state after")) ++fed;
+      },
+      nullptr, CHOIR_LOG_INFO);
+}
+
+// This rank gives a newcomer the state.
+bool Gives() {
+  bool gives = false;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::ifstream(task.path() / "comm") >> name;
+    gives = gives || name == "choir-giver";
   }
+  return gives;
+}
+
+// Two members; the ranks behind them come when these are under way. All train
+// until `size` have made steps together, others than at the start. `giving`: called on each member that
+// gives, with its rank, before it gives the gradients of a step.
+void TakeIn(Training::Options options, int size,
+            const std::function<void(int)>& giving = nullptr) {
+  const int place = Rank();
+  setenv("CHOIR_MEMBERS", FileOf("members").c_str(), 1);
+  setenv("CHOIR_SIZE", "2", 1);
+  TellPid();
+  if (place >= 2) Come();
   ElasticRank rank(options);
-  while (choir_comm_size(rank.generation().comm) < size ||
+  // A graph that is replayed goes by no stage.
+  if (giving) choir_model_set_graph(rank.training().model(), false, false);
+  choir_testing::NoteStage stage;
+  stage.before = [&](const choir_record_t* record) {
+    if (giving && place < 2 && Gives() &&
+        choir_record_name(record) == std::string("feed/dist_opt"))
+      giving(place);
+    return static_cast<choir_status_t>(nullptr);
+  };
+  choir_stream_t* stream = choir_device_stream(rank.training().device());
+  choir_stream_push_stage(stream, &stage.stage);
+  while (rank.generation().number == 1 ||
+         choir_comm_size(rank.generation().comm) < size ||
          rank.step() < rank.generation().step + 3) {
     usleep(2000);
     Must(rank.TrainOn(rank.step()));
   }
+  choir_stream_pop_stage(stream, &stage.stage);
   choir_model_t* model = rank.training().model();
   uint64_t digest = rank.training().Digest();
   Must(choir_dist_opt_check_digest(rank.training().dist(), digest));
@@ -606,6 +660,33 @@ TEST(DistOptFeedTest, GradientsWithLimits) {
 TEST(DistOptFeedTest, TwoCome) {
   if (choir_testing::InRank()) TakeIn(Elastic(), 4);
   Expect(4, {}, "fed 2,");
+}
+// What the newcomer has got by then is of no use: it is given the state when it
+// is taken in.
+TEST(DistOptFeedTest, AGiverIsLost) {
+  if (choir_testing::InRank()) {
+    TakeIn(Elastic(), 2, [](int rank) {
+      if (rank == 1) raise(SIGKILL);
+      WaitForEndOf(PidOf(1));
+    });
+  }
+  Expect(3, {1}, "fed 0,");
+}
+TEST(DistOptFeedTest, TheFirstGiverIsLost) {
+  if (choir_testing::InRank()) {
+    TakeIn(Elastic(), 2, [](int rank) {
+      if (rank == 0) raise(SIGKILL);
+    });
+  }
+  Expect(3, {0}, "fed 0,");
+}
+// The others do not notice, and give it to one that comes later.
+TEST(DistOptFeedTest, TheNewcomerIsLost) {
+  if (choir_testing::InRank()) {
+    if (Rank() == 3) WaitForEndOf(PidOf(2));
+    TakeIn(Elastic(), 3, [](int) { kill(PidOf(2), SIGKILL); });
+  }
+  Expect(4, {2}, "fed 1,");
 }
 TEST(DistOptFeedTest, Shards) {
   if (choir_testing::InRank()) TakeIn(Sharded(), 3);
