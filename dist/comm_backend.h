@@ -368,6 +368,7 @@ typedef struct choir_comm_watch_s {
   int wake_fd;
   uint64_t slow_sequence;     // the operation that peers' `slow` is about
   _Atomic double slow_limit;  // seconds of it; 0: no host is left out
+  atomic_int newcomers;       // ranks at the end, which are suspected first
 } choir_comm_watch_t;
 
 struct choir_comm_s {

@@ -41,6 +41,9 @@ choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
 // up to the deadline for an operation, which this peer has not come to.
 bool choir__comm_peer_is_silent(const choir_comm_t* comm, int32_t rank);
 bool choir__comm_peer_is_late(choir_comm_t* comm, int32_t rank);
+// From now on a host behind a slow link breaks the communicator; of two that
+// wait for each other the one where all ranks are among the last `newcomers`.
+void choir__comm_watch_hosts(choir_comm_t* comm, int32_t newcomers);
 // The communicator broke because this peer's host is behind a slow link.
 bool choir__comm_peer_is_slow(choir_comm_t* comm, int32_t rank);
 

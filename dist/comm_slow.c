@@ -38,6 +38,14 @@ static uint64_t find_operation(choir_comm_t* comm) {
   return all_have_come ? first : 0;
 }
 
+// All its ranks have only just come. The others were not slow until then.
+static bool is_new(const choir_comm_t* comm, int32_t host) {
+  const int32_t old = comm->size - atomic_load(&comm->watch.newcomers);
+  int32_t first = 0;
+  while (first < comm->size && comm->peers[first].host_index != host) ++first;
+  return first >= old && first < comm->size;
+}
+
 // Notes a wait between two hosts; of those that may be in the way it leaves the
 // ones that all waits have in common. -1: none.
 static void note_wait(int32_t a, int32_t b, int32_t* common) {
@@ -48,6 +56,15 @@ static void note_wait(int32_t a, int32_t b, int32_t* common) {
   }
   for (int i = 0; i < 2; ++i)
     if (common[i] != a && common[i] != b) common[i] = -1;
+}
+
+// Who waits for this rank waits for the newcomer that this rank waits for.
+static bool waits_for_newcomer(const choir_comm_t* comm, int32_t waiting_host,
+                               const choir_activity_t* awaited) {
+  const int32_t peer = awaited->waiting_for;
+  return peer >= 0 && peer < comm->size &&
+         comm->peers[peer].host_index != waiting_host &&
+         is_new(comm, comm->peers[peer].host_index);
 }
 
 // The hosts that all waits between hosts in this operation have in common.
@@ -61,11 +78,15 @@ static void find_hosts(choir_comm_t* comm, uint64_t operation,
     if (place_of(&activity) != operation || peer < 0 || peer >= comm->size)
       continue;
     read_activity(comm, peer, &awaited);
+    const int32_t host = comm->peers[r].host_index;
     if (place_of(&awaited) == operation &&
-        comm->peers[r].host_index != comm->peers[peer].host_index)
-      note_wait(comm->peers[r].host_index, comm->peers[peer].host_index,
-                out_common);
+        host != comm->peers[peer].host_index &&
+        !waits_for_newcomer(comm, host, &awaited))
+      note_wait(host, comm->peers[peer].host_index, out_common);
   }
+  for (int i = 0; i < 2; ++i)
+    if (is_new(comm, out_common[1 - i]) && !is_new(comm, out_common[i]))
+      out_common[i] = -1;
 }
 
 static void note_slow(choir_comm_t* comm, uint64_t operation, double elapsed) {
@@ -117,6 +138,11 @@ static void describe(const choir_comm_t* comm, int32_t host,
                "there: it is behind a slow link",
                comm->peers[comm->rank].text, comm->peers[r].slow,
                comm->peers[r].identity.host);
+}
+
+void choir__comm_watch_hosts(choir_comm_t* comm, int32_t newcomers) {
+  atomic_store(&comm->watch.newcomers, newcomers);
+  atomic_store(&comm->watch.slow_limit, comm->deadline);
 }
 
 bool choir__comm_watch_slow(choir_comm_t* comm, double elapsed,

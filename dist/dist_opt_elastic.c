@@ -458,22 +458,28 @@ static choir_status_t attach_with(choir_dist_opt_t* dist,
   return dist->holders ? choir__holders_give(dist->holders, step) : NULL;
 }
 
+// What it has is of the past; others give it what there is now.
+static void come(choir_dist_opt_t* dist, handed_t* handed, int64_t* step) {
+  *step = -1;
+  choir__elastic_drop_kept(dist, &handed->kept);
+  choir__holders_destroy(handed->holders);
+  handed->holders = NULL;
+  // Not after a generation that was lost before it had begun.
+  if (dist->attached) choir__feed_take(dist, step);
+}
+
 // *out_is_new: what fails is in the new generation.
 static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
-                            int64_t* step, bool* out_is_new) {
+                            int64_t* step, bool* out_is_new,
+                            bool* out_is_left_out) {
   choir_comm_t* comm = NULL;
   choir__change_t change;
   *out_is_new = false;
   CHOIR_TRY(
       choir__membership_change(dist->membership, dist->comm, &comm, &change));
   handed->lost = change.has_come ? 0 : handed->lost + change.lost;
-  // One that has only just come may have what it was given.
-  if (change.has_come && !dist->updater.is_newcomer) {
-    *step = -1;
-    choir__elastic_drop_kept(dist, &handed->kept);
-    choir__holders_destroy(handed->holders);
-    handed->holders = NULL;
-  }
+  *out_is_left_out = !comm;
+  if (!comm) return NULL;
   dist->updater.vtable->detach(&dist->updater);
   CHOIR_TRY(take_comm(dist, comm));
   *out_is_new = true;
@@ -482,6 +488,7 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   CHOIR_TRY(make_equal(dist, handed, step));
   CHOIR_TRY(choir__agree_on_outcome(dist->comm, "attach",
                                     attach_with(dist, handed, *step)));
+  choir__comm_watch_hosts(comm, 0);
   dist->generation.step = *step;
   dist->generation.seconds = change.seconds;
   dist->generation.has_come = change.has_come;
@@ -504,11 +511,8 @@ choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
   choir_status_t missing = take_handed(dist, &handed);
   if (missing) return choir_status_join(status, missing);
   bool is_new = true;
-  if (dist->updater.is_newcomer) {
-    *step = -1;
-    choir__feed_take(dist, step);
-  }
   choir__feed_end(dist, *step);
+  bool is_left_out = false;
   do {
     choir_status_free(status);
     // What it holds for one that is lost is needed; it leaves before a step.
@@ -517,8 +521,10 @@ choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,
       break;
     }
     break_off(dist, "the step is taken back");
-    status = enter(dist, &handed, step, &is_new);
-  } while (status && is_new && is_broken(dist->comm));
+    if (choir__membership_is_newcomer(dist->membership))
+      come(dist, &handed, step);
+    status = enter(dist, &handed, step, &is_new, &is_left_out);
+  } while (is_left_out || (status && is_new && is_broken(dist->comm)));
   drop_handed(dist, &handed);
   if (status || !dist->updater.is_newcomer) return status;
   dist->has_come = true;

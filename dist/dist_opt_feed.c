@@ -20,8 +20,10 @@ enum { MOST_GIVERS = 4 };
 // Rank 0 names a step so many seconds ahead, and steps at least.
 static const double ahead_seconds = 0.2;
 enum { LEAST_AHEAD = 2, MOST_AHEAD = 1000 };
+// What a giver holds back at least.
+static const size_t least_room = 64 << 20;
 // A newcomer that is so many updates behind, with a giver, asks to be taken in.
-enum { NEAR = 1, MOST_TRIES = 3 };
+enum { NEAR = 1, MOST_TRIES = 8 };
 
 enum { STATE, GRADS, END };
 typedef struct head_s {
@@ -196,12 +198,20 @@ static choir_status_t send_item(choir_comm_t* comm, const item_t* item) {
                          "state for a newcomer");
 }
 
+// The newcomer has got the item: no others are on their way, which neither of
+// both would count.
+static choir_status_t await_one(choir_comm_t* comm) {
+  int64_t step;
+  return choir_comm_receive(comm, &step, 1, CHOIR_DTYPE_I64, 0, "has come");
+}
+
 static choir_status_t send_all(choir__giver_t* giver, choir_comm_t* comm) {
   choir_status_t status = NULL;
   bool is_end = false;
   for (item_t* item; !status && !is_end && (item = next_item(giver));) {
     is_end = item->head.kind == END;
     status = send_item(comm, item);
+    if (!status && !is_end) status = await_one(comm);
     choir_deallocate(giver->allocator, item, item->room);
   }
   return status || !is_end ? status : choir_comm_finalize(comm);
@@ -341,7 +351,7 @@ static choir_status_t start(choir_dist_opt_t* dist, choir__giver_t* giver) {
   ranges_t ranges;
   const ranges_t grads = {.dist = dist, .are_grads = true};
   CHOIR_TRY(open_ranges(dist, &ranges));
-  giver->most_bytes = 2 * bytes_of(&ranges) + 4 * bytes_of(&grads);
+  giver->most_bytes = least_room + 2 * bytes_of(&ranges) + 4 * bytes_of(&grads);
   push_part(giver, &ranges, STATE, giver->order.step);
   close_ranges(&ranges);
   return choir__thread_start("choir-giver", thread_main, giver, &giver->thread);
@@ -476,6 +486,7 @@ typedef struct learner_s {
   bool is_over;
   bool is_near;
   bool was_near;
+  bool had_state;  // all of it came
 } learner_t;
 
 static choir_status_t check_head(const learner_t* learner, int32_t giver,
@@ -496,17 +507,14 @@ static choir_status_t check_head(const learner_t* learner, int32_t giver,
                      bytes);
 }
 
-// The next one of giver `giver`.
-static choir_status_t receive(learner_t* learner, int32_t giver, bool is_first,
-                              head_t* head) {
+static choir_status_t receive_data(const learner_t* learner, int32_t giver,
+                                   const head_t* head) {
   choir_dist_opt_t* dist = learner->dist;
-  CHOIR_TRY(choir_comm_receive(learner->comm, head, HEAD_COUNT, CHOIR_DTYPE_I64,
-                               1 + giver, "what follows"));
-  CHOIR_TRY(check_head(learner, giver, head, is_first));
-  if (head->bytes == 0) return NULL;
+  const size_t bytes = (size_t)head->bytes;
+  if (bytes == 0) return NULL;
   void* data = NULL;
-  CHOIR_TRY(choir_allocate(dist->allocator, (size_t)head->bytes,
-                           "state for a newcomer", &data));
+  CHOIR_TRY(
+      choir_allocate(dist->allocator, bytes, "state for a newcomer", &data));
   choir_status_t status =
       choir_comm_receive(learner->comm, data, head->bytes, CHOIR_DTYPE_U8,
                          1 + giver, "state for a newcomer");
@@ -515,8 +523,20 @@ static choir_status_t receive(learner_t* learner, int32_t giver, bool is_first,
   else if (!status)
     copy_part(head->kind == STATE ? &learner->states : &learner->grads, giver,
               learner->givers, data, false);
-  choir_deallocate(dist->allocator, data, (size_t)head->bytes);
+  choir_deallocate(dist->allocator, data, bytes);
   return status;
+}
+
+// The next one of giver `giver`.
+static choir_status_t receive(const learner_t* learner, int32_t giver,
+                              bool is_first, head_t* head) {
+  CHOIR_TRY(choir_comm_receive(learner->comm, head, HEAD_COUNT, CHOIR_DTYPE_I64,
+                               1 + giver, "what follows"));
+  CHOIR_TRY(check_head(learner, giver, head, is_first));
+  CHOIR_TRY(receive_data(learner, giver, head));
+  if (head->kind == END) return NULL;
+  return choir_comm_send(learner->comm, &head->step, 1, CHOIR_DTYPE_I64,
+                         1 + giver, "has come");
 }
 
 // Of all, of which some may have made a step more. A step that one has not made
@@ -545,7 +565,9 @@ static choir_status_t receive_round(learner_t* learner, bool is_first) {
                          "elastic: giver %d is at step %lld, and this newcomer "
                          "at step %lld",
                          g, (long long)head->step, (long long)learner->step);
-    learner->is_near = learner->is_near && head->behind <= NEAR;
+    // What came up while the state was on its way is not counted yet.
+    learner->is_near =
+        learner->is_near && head->kind == GRADS && head->behind <= NEAR;
     is_over = is_over || head->kind == END;
   }
   learner->is_over = is_over;
@@ -565,6 +587,7 @@ static choir_status_t update(learner_t* learner) {
 static choir_status_t learn(learner_t* learner) {
   choir__membership_t* membership = learner->dist->membership;
   CHOIR_TRY(receive_round(learner, true));
+  learner->had_state = true;
   while (!learner->is_over) {
     if (learner->is_near) choir__membership_ask_in(membership);
     learner->was_near = learner->was_near || learner->is_near;
@@ -574,51 +597,52 @@ static choir_status_t learn(learner_t* learner) {
   return choir_comm_finalize(learner->comm);
 }
 
-static choir_status_t follow(choir_dist_opt_t* dist,
-                             const choir__feed_order_t* order, int64_t* step,
-                             bool* out_was_near) {
+static choir_status_t follow(learner_t* learner,
+                             const choir__feed_order_t* order) {
   if (order->givers > MOST_GIVERS)
     return CHOIR_ERROR(INTERNAL, "elastic: %d givers", order->givers);
-  learner_t learner = {.dist = dist,
-                       .givers = order->givers,
-                       .grads = {.dist = dist, .are_grads = true},
-                       .step = -1};
-  CHOIR_TRY(choir__feed_meet(order, &learner.comm));
-  choir_status_t status = open_ranges(dist, &learner.states);
+  learner->givers = order->givers;
+  CHOIR_TRY(choir__feed_meet(order, &learner->comm));
+  choir_status_t status = open_ranges(learner->dist, &learner->states);
   if (!status) {
-    status = learn(&learner);
-    close_ranges(&learner.states);
+    status = learn(learner);
+    close_ranges(&learner->states);
   }
-  *step = status ? -1 : learner.step;
-  *out_was_near = learner.was_near;
-  choir_comm_release(learner.comm);
+  choir_comm_release(learner->comm);
   return status;
 }
 
-// Whether it is worth another: a change came before it was near.
+// Whether it is worth another: a change came before it was near, or a slow link
+// may be mended later.
 static bool take_once(choir_dist_opt_t* dist, int64_t* step) {
   choir__feed_order_t order;
   if (!choir__membership_ask_order(dist->membership, dist->comm, &order))
     return false;
   const double start = choir_clock_seconds();
-  bool was_near = false;
-  choir_status_t status = follow(dist, &order, step, &was_near);
+  learner_t learner = {
+      .dist = dist, .grads = {.dist = dist, .are_grads = true}, .step = -1};
+  choir_status_t status = follow(&learner, &order);
+  *step = status ? -1 : learner.step;
+  const bool again =
+      status ? !learner.had_state &&
+                   choir__membership_stay_away(dist->membership, dist->comm)
+             : !learner.was_near;
   if (status)
-    choir_log(CHOIR_LOG_INFO, "dist",
-              "elastic: this worker gets the state when it is taken in: %s",
-              choir_status_message(status));
+    choir_log(
+        CHOIR_LOG_INFO, "dist", "elastic: this worker %s: %s",
+        again ? "stays away once more" : "gets the state when it is taken in",
+        choir_status_message(status));
   else
     choir_log(CHOIR_LOG_INFO, "dist",
               "elastic: this worker has the state after %lld steps, of %d "
               "ranks since step %lld, in %.2f s",
               (long long)*step, order.givers, (long long)order.step,
               choir_clock_seconds() - start);
-  const bool again = !status && !was_near;
   choir_status_free(status);
   return again;
 }
 
 void choir__feed_take(choir_dist_opt_t* dist, int64_t* step) {
-  for (int i = 0; i < MOST_TRIES && !dist->config.shard; ++i)
-    if (!take_once(dist, step)) return;
+  if (dist->config.shard) return;
+  for (int i = 0; i < MOST_TRIES && take_once(dist, step);) ++i;
 }

@@ -114,12 +114,14 @@ choir_status_t choir__feed_meet(const choir__feed_order_t* order,
 bool choir__membership_ask_order(choir__membership_t* membership,
                                  const choir_comm_t* comm,
                                  choir__feed_order_t* out_order) {
-  const double end = choir_clock_seconds() + comm->deadline + meeting_seconds;
-  double asked = 0;
+  double asked = choir_clock_seconds();
+  if (asked < membership->away_until) asked = membership->away_until;
+  const double end = asked + comm->deadline + meeting_seconds;
   choir__feed_t feed;
   bool has_order = false;
   pthread_mutex_lock(&membership->mutex);
-  for (double now; !membership->is_turned_away &&
+  atomic_store(&membership->order_count, 0);  // what was meant for before
+  for (double now; !membership->is_turned_away && membership->generation == 0 &&
                    !(has_order = pop_order(membership, INT64_MAX, &feed)) &&
                    (now = choir_clock_seconds()) < end;) {
     if (now > asked + CHOIR__AGAIN_SECONDS) {

@@ -160,6 +160,21 @@ static void take_message(choir__membership_t* membership,
                              choir_clock_seconds());
 }
 
+// False: there is no room.
+static bool note_newcomer(choir__membership_t* membership,
+                          const choir__member_t* newcomer) {
+  const int count = atomic_load(&membership->newcomer_count);
+  for (int i = 0; i < count; ++i)
+    if (choir__endpoint_equal(&membership->newcomers[i].at, &newcomer->at))
+      return true;
+  if (count == CHOIR__NEWCOMERS_MOST ||
+      membership->size + count >= CHOIR__MEMBERS_MOST)
+    return false;
+  membership->newcomers[count] = *newcomer;
+  atomic_store(&membership->newcomer_count, count + 1);
+  return true;
+}
+
 // Once more to one whose welcome was lost; else the next change takes it in.
 static void take_join(choir__membership_t* membership,
                       const greeting_t* greeting,
@@ -174,15 +189,10 @@ static void take_join(choir__membership_t* membership,
       choir__messages_greet(membership, CHOIR__GREETING_WELCOME, r, from);
       return;
     }
-  const int count = atomic_load(&membership->newcomer_count);
-  for (int i = 0; i < count; ++i)
-    if (choir__endpoint_equal(&membership->newcomers[i].at, from)) return;
-  if (count == CHOIR__NEWCOMERS_MOST ||
-      membership->size + count >= CHOIR__MEMBERS_MOST)
-    return;
-  membership->newcomers[count] = (choir__member_t){
-      .at = *from, .pid = greeting->pid, .host = greeting->host};
-  atomic_store(&membership->newcomer_count, count + 1);
+  if (note_newcomer(membership, &(choir__member_t){.at = *from,
+                                                   .pid = greeting->pid,
+                                                   .host = greeting->host}))
+    choir__messages_greet(membership, CHOIR__GREETING_SOON, -1, from);
 }
 
 // Of one who was left out: who has not heard of it yet welcomes it to what it
@@ -283,6 +293,9 @@ static void take_greeting(choir__membership_t* membership,
       return;
     case CHOIR__GREETING_AWAY:
       membership->is_turned_away = true;
+      return;
+    case CHOIR__GREETING_SOON:
+      membership->answered = choir_clock_seconds();
       return;
     case CHOIR__GREETING_LEAVE:
       take_leave(membership, greeting, from);

@@ -50,7 +50,7 @@ static choir_status_t open(choir__membership_t* membership,
                                     sizeof(*own), CHOIR_DTYPE_U8, "members"));
   choir__membership_note(membership);
   comm->warns = true;
-  atomic_store(&comm->watch.slow_limit, comm->deadline);
+  choir__comm_watch_hosts(comm, 0);
   return start_thread(membership);
 }
 

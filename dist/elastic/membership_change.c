@@ -307,10 +307,27 @@ static void begin_pause(choir__membership_t* membership, double deadline) {
   membership->away_until = now + membership->pause;
 }
 
+bool choir__membership_stay_away(choir__membership_t* membership,
+                                 const choir_comm_t* comm) {
+  const double most = most_pauses * comm->deadline;
+  pthread_mutex_lock(&membership->mutex);
+  const bool stays = membership->left_out_of > 0 && membership->pause < most;
+  if (stays) {
+    const double longer = 2 * membership->pause;
+    membership->pause = longer < comm->deadline ? comm->deadline
+                        : longer < most         ? longer
+                                                : most;
+    membership->away_until = choir_clock_seconds() + membership->pause;
+  }
+  pthread_mutex_unlock(&membership->mutex);
+  return stays;
+}
+
 // The others did not hear of this member in time, or its host is behind a slow
 // link, and went on.
 static void become_newcomer(change_t* change) {
   choir__membership_t* membership = change->membership;
+  membership->away_until = 0;
   if (choir__comm_peer_is_slow(change->comm, change->comm->rank) &&
       !change->has_come)
     begin_pause(membership, change->comm->deadline);
@@ -382,20 +399,20 @@ static choir_status_t arrive(const change_t* change) {
   const double limit =
       2 * change->comm->deadline + change->comm->silence + join_seconds;
   double asked = membership->away_until;
-  double start = choir_clock_seconds();
-  if (start < asked) start = asked;
+  const double start = choir_clock_seconds();
   choir_status_t status = NULL;
   pthread_mutex_lock(&membership->mutex);
+  membership->answered = start < asked ? asked : start;
   while (membership->generation == 0 && !status) {
     const double now = choir_clock_seconds();
     if (membership->is_turned_away)
       status = CHOIR_ERROR(FAILED_PRECONDITION,
                            "elastic: this worker's model or settings are not "
                            "those of the run");
-    else if (now - start > limit)
+    else if (now - membership->answered > limit)
       status = CHOIR_ERROR(TIMEOUT,
-                           "elastic: no worker of the run has taken this one "
-                           "in within %.1f s",
+                           "elastic: no worker of the run has answered this "
+                           "one, which asks to be taken in, for %.1f s",
                            limit);
     if (now > asked + CHOIR__AGAIN_SECONDS) {
       choir__membership_ask(membership, CHOIR__GREETING_JOIN);
@@ -404,6 +421,7 @@ static choir_status_t arrive(const change_t* change) {
     choir__membership_wait_a_turn(membership);
   }
   membership->came = choir_clock_seconds();
+  membership->away_until = 0;
   membership->is_welcomed = false;
   pthread_mutex_unlock(&membership->mutex);
   return status;
@@ -420,6 +438,16 @@ choir_status_t choir__membership_make_id(const choir__membership_t* membership,
   sodium_bin2hex(out_id->text, sizeof(out_id->text), mac.bytes,
                  (sizeof(out_id->text) - 1) / 2);
   return NULL;
+}
+
+// Also those whose first generation is lost before they had the state.
+static int32_t count_newcomers(const change_t* change) {
+  choir_comm_t* before = change->comm;
+  const int32_t old = before->size - atomic_load(&before->watch.newcomers);
+  int32_t count = 0;
+  for (int32_t r = 0; r < change->membership->size; ++r)
+    count += change->ranks[r] < 0 || change->ranks[r] >= old;
+  return count;
 }
 
 static choir_status_t join(const change_t* change, choir_comm_t** out_comm) {
@@ -447,7 +475,9 @@ static choir_status_t join(const change_t* change, choir_comm_t** out_comm) {
   CHOIR_TRY(choir_comm_create(&config, out_comm));
   (*out_comm)->deadline = before->deadline;
   (*out_comm)->warns = true;
-  atomic_store(&(*out_comm)->watch.slow_limit, before->deadline);
+  // Who has come does not know who else has.
+  if (!change->has_come && atomic_load(&before->watch.slow_limit) > 0)
+    choir__comm_watch_hosts(*out_comm, count_newcomers(change));
   return NULL;
 }
 
@@ -527,7 +557,8 @@ static void describe(const change_t* change, choir__change_t* out_change) {
       membership->size == 1 ? " worker goes on" : " workers go on");
 }
 
-// Until the members of a generation have met, of whom more may be lost.
+// Until the members of a generation have met, of whom more may be lost; NULL:
+// without this one.
 static choir_status_t make_generation(change_t* change,
                                       choir_comm_t** out_comm) {
   for (;;) {
@@ -536,7 +567,7 @@ static choir_status_t make_generation(change_t* change,
     } else {
       CHOIR_TRY(agree(change));
       CHOIR_TRY(enter_generation(change));
-      if (choir__membership_is_newcomer(change->membership)) continue;
+      if (choir__membership_is_newcomer(change->membership)) return NULL;
     }
     choir_status_t status = join(change, out_comm);
     if (!status) return NULL;

@@ -75,10 +75,16 @@ bool choir__membership_take_order(choir__membership_t* membership,
 // On all that were named, and the newcomer. Any thread.
 choir_status_t choir__feed_meet(const choir__feed_order_t* order,
                                 choir_comm_t** out_comm) CHOIR_NODISCARD;
-// On the newcomer: asks for it. False: nobody has answered in time.
+// On the newcomer: asks for it, when it may come. False: nobody has answered in
+// time.
 bool choir__membership_ask_order(choir__membership_t* membership,
                                  const choir_comm_t* comm,
                                  choir__feed_order_t* out_order);
+// One that was left out, and could not be given the state, as its link may be
+// slow: whether it stays away for twice as long as before, up to the longest
+// time, after which it comes without.
+bool choir__membership_stay_away(choir__membership_t* membership,
+                                 const choir_comm_t* comm);
 // And once to be taken in; choir__membership_change does so until it is.
 void choir__membership_ask_in(choir__membership_t* membership);
 
@@ -94,11 +100,11 @@ typedef struct choir__change_s {
 
 // After the communicator of this generation broke, on all members that are
 // left: *out_comm is that of the next one, whose ranks are those of before in
-// their order, then newcomers. On a newcomer: asks the members until one of
-// their changes takes it in. Members that are there and do not come are waited
-// for up to the communicator's silence, then left out; when such a one comes it
-// is a newcomer. `comm` stays the caller's; peers that have not come yet must
-// find it there.
+// their order, then newcomers; NULL: the others went on without this member,
+// which is a newcomer now. On a newcomer: asks the members until one of their
+// changes takes it in. Members that are there and do not come are waited for up
+// to the communicator's silence, then left out. `comm` stays the caller's;
+// peers that have not come yet must find it there.
 //
 // TIMEOUT: fewer than may decide were there within the communicator's deadline,
 // and a text names who was missing; or nobody took the newcomer in.

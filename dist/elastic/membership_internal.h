@@ -74,6 +74,7 @@ struct choir__membership_s {
   // Of a host behind a slow link: when it came, for how long it stayed away,
   // and until when it does; seconds.
   double came, pause, away_until;
+  double answered;  // when a member did last
 };
 
 // All of them, of this generation and those who would come, are on this host.
@@ -117,6 +118,7 @@ enum {
   CHOIR__GREETING_JOIN,     // may it take part?
   CHOIR__GREETING_WELCOME,  // yes, as this rank; all members
   CHOIR__GREETING_AWAY,     // no: its model or settings are others
+  CHOIR__GREETING_SOON,     // yes, at the next change
   CHOIR__GREETING_LEAVE,    // this rank is not in the next generation
   CHOIR__GREETING_ASK,      // who gives it the state?
   CHOIR__GREETING_ORDER,    // these do

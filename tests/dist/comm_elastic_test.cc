@@ -198,7 +198,9 @@ class ElasticRank {
       KillSoon(300 * static_cast<unsigned>(Rank()));
     choir_comm_t* next = nullptr;
     choir__change_t change;
-    Check(choir__membership_change(membership_, comm_, &next, &change));
+    // Where it is left out it comes back as a newcomer.
+    while (!next)
+      Check(choir__membership_change(membership_, comm_, &next, &change));
     choir_comm_release(comm_);
     comm_ = next;
     generation_ = change.generation;

@@ -589,8 +589,9 @@ bool Gives() {
 }
 
 // Two members; the ranks behind them come when these are under way. All train
-// until `size` have made steps together, others than at the start. `giving`: called on each member that
-// gives, with its rank, before it gives the gradients of a step.
+// until `size` have made steps together, others than at the start. `giving`:
+// called on each member that gives, with its rank, before it gives the
+// gradients of a step.
 void TakeIn(Training::Options options, int size,
             const std::function<void(int)>& giving = nullptr) {
   const int place = Rank();

@@ -667,7 +667,8 @@ class Member {
       if (!status) continue;
       choir_comm_t* next = nullptr;
       choir__change_t change;
-      Check(choir__membership_change(membership_, comm_, &next, &change));
+      while (!next)
+        Check(choir__membership_change(membership_, comm_, &next, &change));
       choir_comm_release(comm_);
       comm_ = next;
     }

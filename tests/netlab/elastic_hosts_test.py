@@ -195,9 +195,15 @@ class ElasticHostsTest(harness.ProgramTest):
         run = self.begin(0, 1, 2)
         self.lab.hosts[2].set_rate("500kbit")
         run.until(r"host h3, pid \d+\) is behind a slow link, 2 workers go on")
+        # It tries to come back, and the others do not notice.
+        at = run.until("Starting Epoch")
+        epoch = int(re.findall(r"\d+", run.lines[at - 1][1])[0])
+        run.until("Starting Epoch %d:" % (epoch + 60))
         self.lab.hosts[2].set_rate("100mbit")
         run.until("has come, 3 workers go on")
         self.expect_bits(run)
+        changes = "".join(line for _, line in run.lines if "generation" in line)
+        self.assertNotRegex(changes, r"host h[12], pid \d+\) (is|did)")
 
     def test_a_host_is_frozen(self):
         run = self.begin(0, 1, 2)
