@@ -491,6 +491,14 @@ void WaitForEndOf(int64_t pid) {
   }
 }
 
+// A file of this run, where ranks find each other.
+std::string FileOf(const std::string& name) {
+  return ::testing::TempDir() + getenv("CHOIR_COMM_ID") + name;
+}
+void WaitForFile(const std::string& path) {
+  while (access(path.c_str(), F_OK)) usleep(1000);
+}
+
 // Of four ranks each one's part is with the next: what two next to each other
 // had is lost with them, what two others had is not.
 void KillTwo(int first, int second) {
@@ -506,6 +514,12 @@ void KillTwo(int first, int second) {
   choir_status_t status = rank.TrainOn(3);
   if (status) {
     Say(choir_status_message(status));
+    // Its end would be one more loss to those who have not said it yet.
+    const std::string said = "said" + std::to_string(Rank());
+    std::ofstream(FileOf(said)) << "yes";
+    for (int r = 0; r < 4; ++r)
+      if (r != first && r != second)
+        WaitForFile(FileOf("said" + std::to_string(r)));
     _exit(0);
   }
   rank.TrainUpTo(kSteps);
@@ -541,14 +555,6 @@ TEST(DistOptHoldersTest, AHostIsLost) {
 
 // What was logged here of the state that a newcomer was given.
 std::atomic<int> fed{0};
-
-// A file of this run, where ranks find each other.
-std::string FileOf(const std::string& name) {
-  return ::testing::TempDir() + getenv("CHOIR_COMM_ID") + name;
-}
-void WaitForFile(const std::string& path) {
-  while (access(path.c_str(), F_OK)) usleep(1000);
-}
 
 void TellPid() {
   const std::string path = FileOf("pid" + std::to_string(Rank()));
