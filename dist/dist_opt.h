@@ -107,7 +107,12 @@ typedef struct choir_dist_opt_s choir_dist_opt_t;
   X(T, BOOL, peer_memory, true, 0, 1,                                     \
     "ranks that see each other's memory update a part each, for all")     \
   X(T, BOOL, elastic, false, 0, 1,                                        \
-    "where a rank is lost the others go on; newcomers are taken in")
+    "where a rank is lost the others go on; newcomers are taken in")      \
+  X(T, BOOL, keep_batch, false, 0, 1,                                     \
+    "elastic: each rank's batch stays, in place of the global batch")     \
+  X(T, ENUM, rate_rule, 0, choir_rate_rule_names, 0,                      \
+    "keep_batch: how the learning rate follows the global batch")
+CHOIR_API extern const char* const choir_rate_rule_names[];
 CHOIR_CONFIG_STRUCT(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS);
 
 CHOIR_API extern const choir_struct_def_t choir_dist_opt_config_def;

@@ -353,8 +353,7 @@ static choir_status_t make_equal(choir_dist_opt_t* dist, handed_t* handed,
                                  int64_t* step) {
   const int32_t size = choir_comm_size(dist->comm);
   choir__progress_t own = {.step = *step,
-                           .first_batch = dist->first_batch,
-                           .has_first_batch = dist->has_first_batch,
+                           .course = dist->course,
                            .is_whole = handed->is_whole};
   choir__holders_describe(handed->holders, &own);
   const size_t bytes = (size_t)size * sizeof(own);
@@ -370,43 +369,11 @@ static choir_status_t make_equal(choir_dist_opt_t* dist, handed_t* handed,
     const choir__progress_t* latest = &all[find_latest(all, size)];
     handed->is_whole = true;
     *step = latest->step;
-    dist->first_batch = latest->first_batch;
-    dist->has_first_batch = latest->has_first_batch != 0;
+    dist->course = latest->course;
+    choir__course_change(dist, *step);
   }
   choir_deallocate(dist->allocator, memory, bytes);
   return status;
-}
-
-// ---- The loader ----
-
-static int64_t batch_of(const choir_loader_t* loader) {
-  const choir_loader_position_t at = choir_loader_position(loader);
-  return at.epoch * choir_loader_steps(loader) + at.step;
-}
-
-static choir_status_t follow(const choir_dist_opt_t* dist, int64_t step) {
-  if (!dist->loader || !dist->has_first_batch) return NULL;
-  const int64_t steps = choir_loader_steps(dist->loader);
-  const int64_t batch = dist->first_batch + step;
-  const int64_t epoch = choir_loader_position(dist->loader).epoch;
-  choir_loader_position_t place = {batch / steps, batch % steps};
-  // Who has not been told that the epoch is over will be.
-  if (place.step == 0 && place.epoch > epoch)
-    place = (choir_loader_position_t){place.epoch - 1, steps};
-  return choir_loader_follow(dist->loader, choir_comm_rank(dist->comm),
-                             choir_comm_size(dist->comm), place);
-}
-
-choir_status_t choir__dist_opt_follow(choir_dist_opt_t* dist_opt,
-                                      choir_loader_t* loader, int64_t step) {
-  dist_opt->loader = loader;
-  if (!loader) return NULL;
-  // Of one that has come the others have said it.
-  if (dist_opt->has_come && dist_opt->has_first_batch)
-    return follow(dist_opt, step);
-  dist_opt->first_batch = batch_of(loader) - step;
-  dist_opt->has_first_batch = true;
-  return NULL;
 }
 
 // ---- The next generation ----
@@ -497,7 +464,7 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   if (dist->kept.count > 0 && handed->lost > 0)
     strncat(dist->generation.text, " without what others had not sent",
             sizeof(change.text) - strlen(change.text) - 1);
-  return follow(dist, *step);
+  return choir__course_follow(dist, *step);
 }
 
 choir_status_t choir__dist_opt_take_back(choir_updater_t* updater,

@@ -44,6 +44,19 @@ typedef struct choir__giver_s choir__giver_t;
 typedef struct choir__clip_s choir__clip_t;
 typedef struct choir__sums_s choir__sums_t;
 
+// Which samples a step of the model takes, the same on all ranks of a
+// generation: integers of 64 bits alone, which go between ranks.
+typedef struct choir__course_s {
+  int64_t first_size;  // ranks that the run began with
+  // Of a run in which one has a loader; samples 0: none has said so.
+  int64_t samples;      // of an epoch
+  int64_t first_batch;  // the global batch that the run began with
+  int64_t global_batch;
+  // Step `step` is this one of an epoch, and begins there.
+  int64_t step;
+  choir_loader_position_t place;
+} choir__course_t;
+
 // What the strategy of an elastic run keeps on this rank alone: its tensors,
 // and what was in them before a step.
 typedef struct choir__kept_s {
@@ -109,10 +122,7 @@ struct choir_dist_opt_s {
   atomic_bool is_leaving;           // choir_dist_opt_leave was called
   bool watches_terminate;           // SIGTERM means the same
   choir_loader_t* loader;           // see choir_training_follow; NULL: none
-  // The batch of step 0, counted from the run's first; the same on all ranks
-  // where one has a loader.
-  int64_t first_batch;
-  bool has_first_batch;
+  choir__course_t course;
 };
 
 static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
@@ -256,8 +266,7 @@ choir_status_t choir__holders_submit(choir__holders_t* holders, int64_t step,
 // of 64 bits alone.
 typedef struct choir__progress_s {
   int64_t step;  // -1: it has nothing of the run
-  int64_t first_batch;
-  int64_t has_first_batch;
+  choir__course_t course;
   int64_t is_whole;  // it has all parameters and states
   // Of shards: its own part of so many ranks', and the one that it holds for
   // another, after either number of steps.
@@ -285,6 +294,13 @@ typedef struct choir__whole_s {
 // holder any more.
 choir_status_t choir__holders_collect(const choir_dist_opt_t* dist,
                                       const choir__whole_t* whole);
+
+// dist_opt_course.c
+// Each rank's batch stays, not the global batch: of as many ranks as there are
+// now, from step `step` on. Where the global batch stays: nothing to do.
+void choir__course_change(choir_dist_opt_t* dist, int64_t step);
+// The loader, if any, goes to that step, for the rank that this is now.
+choir_status_t choir__course_follow(const choir_dist_opt_t* dist, int64_t step);
 
 // dist_opt_feed.c
 // Before a step of an elastic run: begins to give newcomers the state that this

@@ -38,8 +38,9 @@ const choir_struct_def_t choir_loader_config_def =
     CHOIR_STRUCT_DEF("loader", choir_loader_config_t, loader_fields,
                      "how batches are taken from a data set");
 
-// Steps come in two sizes: the last of an epoch may be shorter.
-enum { STEP_FULL, STEP_LAST, STEP_KINDS };
+// Steps come in three sizes: the last of an epoch may be shorter, in one that
+// was begun with another global batch another one.
+enum { STEP_FULL, STEP_LAST, STEP_LAST_OF_BEGUN, STEP_KINDS };
 
 typedef struct slot_s {
   choir_buffer_t* x_buffer;
@@ -70,8 +71,9 @@ struct choir_loader_s {
   choir_device_t* device;
   choir_loader_config_t config;
   choir_partition_t partition;
-  int64_t* shares;  // the partition's; NULL: even
-  int64_t steps;
+  choir_partition_t begun;  // of an epoch with steps of another global batch
+  int64_t begun_epoch;      // -1: there is none
+  int64_t* shares;          // the partition's; NULL: even
   size_t x_sample_bytes;
   size_t y_sample_bytes;
   bool on_host;
@@ -114,10 +116,19 @@ static void deadline_in(double seconds, struct timespec* out_time) {
   out_time->tv_nsec = nanoseconds % 1000000000;
 }
 
+static const choir_partition_t* partition_in(const choir_loader_t* loader,
+                                             int64_t epoch) {
+  return epoch == loader->begun_epoch ? &loader->begun : &loader->partition;
+}
+
+static int64_t steps_in(const choir_loader_t* loader, int64_t epoch) {
+  return choir_partition_steps(partition_in(loader, epoch));
+}
+
 static choir_status_t fill(choir_loader_t* loader, slot_t* slot,
                            choir_loader_position_t position) {
-  const choir_partition_part_t part =
-      choir_partition_step(&loader->partition, position.step);
+  const choir_partition_part_t part = choir_partition_step(
+      partition_in(loader, position.epoch), position.step);
   const choir_dataset_t* dataset = loader->dataset;
   const uint64_t count = (uint64_t)loader->partition.sample_count;
   const int64_t first = part.step_first + part.first_in_step;
@@ -141,7 +152,10 @@ static choir_status_t fill(choir_loader_t* loader, slot_t* slot,
     CHOIR_TRY(choir_buffer_write(slot->y_buffer, loader->copies, 0, slot->y,
                                  samples * loader->y_sample_bytes));
   }
-  const int kind = position.step == loader->steps - 1 ? STEP_LAST : STEP_FULL;
+  const bool is_last = position.step == steps_in(loader, position.epoch) - 1;
+  const int kind = !is_last                                ? STEP_FULL
+                   : position.epoch == loader->begun_epoch ? STEP_LAST_OF_BEGUN
+                                                           : STEP_LAST;
   slot->batch = (choir_batch_t){
       .x = slot->x_tensors[kind],
       .y = slot->y_tensors[kind],
@@ -155,6 +169,14 @@ static choir_status_t fill(choir_loader_t* loader, slot_t* slot,
       .samples = slot->samples,
   };
   return NULL;
+}
+
+// From the end of an epoch to the next one.
+static void skip_end(const choir_loader_t* loader,
+                     choir_loader_position_t* position) {
+  if (position->step < steps_in(loader, position->epoch)) return;
+  position->step = 0;
+  ++position->epoch;
 }
 
 static void* thread_main(void* argument) {
@@ -188,10 +210,8 @@ static void* thread_main(void* argument) {
       loader->failure = status;
     } else {
       ++loader->filled;
-      if (++loader->fill_position.step == loader->steps) {
-        loader->fill_position.step = 0;
-        ++loader->fill_position.epoch;
-      }
+      ++loader->fill_position.step;
+      skip_end(loader, &loader->fill_position);
     }
     pthread_cond_signal(&loader->ready);
   }
@@ -245,10 +265,14 @@ static choir_status_t make_slot(choir_loader_t* loader, slot_t* slot) {
     slot->samples = block;
   }
 
-  const int64_t steps[STEP_KINDS] = {0, loader->steps - 1};
   for (int kind = 0; kind < STEP_KINDS; ++kind) {
+    const choir_partition_t* partition = kind == STEP_LAST_OF_BEGUN
+                                             ? &loader->begun
+                                             : &loader->partition;
+    const int64_t steps = choir_partition_steps(partition);
     const int64_t count =
-        choir_partition_step(&loader->partition, steps[kind]).count;
+        choir_partition_step(partition, kind == STEP_FULL ? 0 : steps - 1)
+            .count;
     CHOIR_TRY(make_tensor(choir_dataset_x(loader->dataset), count,
                           slot->x_buffer, &slot->x_tensors[kind]));
     CHOIR_TRY(make_tensor(choir_dataset_y(loader->dataset), count,
@@ -325,7 +349,7 @@ static choir_status_t take_shares(choir_loader_t* loader) {
   CHOIR_TRY_NOTE(
       choir_shares_parse(text, loader->partition.size, loader->shares),
       "loader");
-  loader->partition.shares = loader->shares;
+  loader->partition.shares = loader->begun.shares = loader->shares;
   CHOIR_TRY_NOTE(choir_partition_check(&loader->partition), "loader: shares %s",
                  text);
   return NULL;
@@ -344,7 +368,9 @@ static choir_status_t sizes_of(const choir_view_t* sample, int64_t count,
 }
 
 static choir_status_t make_ring(choir_loader_t* loader) {
-  const int64_t capacity = choir_partition_capacity(&loader->partition);
+  int64_t capacity = choir_partition_capacity(&loader->partition);
+  const int64_t of_begun = choir_partition_capacity(&loader->begun);
+  if (of_begun > capacity) capacity = of_begun;
   CHOIR_TRY(sizes_of(choir_dataset_x(loader->dataset), capacity,
                      &loader->x_sample_bytes, &loader->ring.x_bytes));
   CHOIR_TRY(sizes_of(choir_dataset_y(loader->dataset), capacity,
@@ -447,8 +473,8 @@ choir_status_t choir_loader_create(choir_dataset_t* dataset,
   choir_loader_t* loader = block;
   loader->allocator = allocator;
   loader->config = *config;
-  loader->partition = partition;
-  loader->steps = choir_partition_steps(&partition);
+  loader->partition = loader->begun = partition;
+  loader->begun_epoch = -1;
   loader->dataset = dataset;
   choir_dataset_retain(dataset);
   loader->device = device;
@@ -519,9 +545,8 @@ choir_status_t choir_loader_next(choir_loader_t* loader,
     ++loader->recycled;
     pthread_cond_signal(&loader->work);
   }
-  if (loader->position.step == loader->steps) {
-    loader->position.step = 0;
-    ++loader->position.epoch;
+  if (loader->position.step == steps_in(loader, loader->position.epoch)) {
+    skip_end(loader, &loader->position);
     pthread_mutex_unlock(&loader->mutex);
     return NULL;
   }
@@ -552,33 +577,54 @@ choir_status_t choir_loader_next(choir_loader_t* loader,
   return status;
 }
 
-choir_loader_position_t choir_loader_position(const choir_loader_t* loader) {
-  return loader->position;
+// Where the step begins.
+static int64_t sample_at(const choir_partition_t* partition, int64_t step) {
+  return step < choir_partition_steps(partition)
+             ? choir_partition_step(partition, step).step_first
+             : partition->sample_count;
 }
 
-static choir_status_t check_position(const choir_loader_t* loader,
+choir_loader_position_t choir_loader_position(const choir_loader_t* loader) {
+  choir_loader_position_t position = loader->position;
+  position.sample =
+      sample_at(partition_in(loader, position.epoch), position.step);
+  return position;
+}
+
+static choir_status_t check_position(const choir_partition_t* partition,
                                      choir_loader_position_t position) {
-  if (position.epoch < 0 || position.epoch > LAST_EPOCH || position.step < 0 ||
-      position.step > loader->steps) {
+  const int64_t steps = choir_partition_steps(partition);
+  if (position.epoch < 0 || position.epoch > LAST_EPOCH ||
+      position.step < partition->first_step || position.step > steps) {
     return CHOIR_ERROR(OUT_OF_RANGE,
                        "loader: epoch %lld, step %lld; epochs are 0 to %lld, "
-                       "steps 0 to %lld",
+                       "steps %lld to %lld",
                        (long long)position.epoch, (long long)position.step,
-                       (long long)LAST_EPOCH, (long long)loader->steps);
+                       (long long)LAST_EPOCH, (long long)partition->first_step,
+                       (long long)steps);
   }
   return NULL;
 }
 
-choir_status_t choir_loader_seek(choir_loader_t* loader,
-                                 choir_loader_position_t position) {
-  CHOIR_TRY(refuse_fork());
-  CHOIR_TRY(check_position(loader, position));
-  pthread_mutex_lock(&loader->mutex);
+// Of an epoch with steps of another global batch before this one.
+static choir_status_t check_begun(const choir_partition_t* partition,
+                                  choir_loader_position_t position) {
+  choir_partition_t begun = *partition;
+  begun.first_step = position.step;
+  begun.first_sample = position.sample;
+  if (position.step < 0 || position.sample > begun.sample_count ||
+      position.step > position.sample)
+    return CHOIR_ERROR(OUT_OF_RANGE,
+                       "loader: step %lld cannot begin at sample %lld of %lld",
+                       (long long)position.step, (long long)position.sample,
+                       (long long)begun.sample_count);
+  return check_position(&begun, position);
+}
+
+// The thread does not fill, or sees another number of seeks when it has.
+static void go_to(choir_loader_t* loader, choir_loader_position_t position) {
   loader->position = position;
-  if (position.step == loader->steps) {
-    position.step = 0;
-    ++position.epoch;
-  }
+  skip_end(loader, &position);
   // What was filled ahead is dropped, and a fill under way will notice.
   ++loader->generation;
   loader->filled = loader->handed;
@@ -586,19 +632,20 @@ choir_status_t choir_loader_seek(choir_loader_t* loader,
   choir_status_free(loader->failure);
   loader->failure = NULL;
   pthread_cond_signal(&loader->work);
-  pthread_mutex_unlock(&loader->mutex);
-  return NULL;
 }
 
-choir_status_t choir_loader_follow(choir_loader_t* loader, int32_t rank,
-                                   int32_t size,
-                                   choir_loader_position_t position) {
-  CHOIR_TRY(refuse_fork());
-  choir_loader_config_t config = loader->config;
-  config.global_batch = loader->partition.global_batch;
-  choir_partition_t partition;
-  CHOIR_TRY(check_config(loader->dataset, rank, size, &config, &partition));
-  CHOIR_TRY(check_position(loader, position));
+// Whether its step does not begin there by the partition.
+static bool is_begun(const choir_partition_t* partition,
+                     choir_loader_position_t position) {
+  return position.sample > 0 &&
+         (position.step > choir_partition_steps(partition) ||
+          position.sample != sample_at(partition, position.step));
+}
+
+// With batches of other sizes. What can be wrong with them was looked at.
+static choir_status_t restart(choir_loader_t* loader,
+                              const choir_partition_t* partition,
+                              choir_loader_position_t position) {
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(loader->device)));
   stop_thread(loader);
   // Else the caller has a batch of a ring before, or none.
@@ -609,18 +656,58 @@ choir_status_t choir_loader_follow(choir_loader_t* loader, int32_t rank,
   }
   free_ring(loader, &loader->ring);
   loader->filled = loader->handed = loader->recycled = 0;
-  if (loader->shares) {
+  if (loader->shares && !partition->shares) {
     choir_deallocate(loader->allocator, loader->shares, shares_bytes(loader));
+    loader->shares = NULL;
   }
-  loader->shares = NULL;
-  loader->partition = partition;
+  loader->partition = loader->begun = *partition;
+  loader->begun_epoch = -1;
+  if (is_begun(partition, position)) {
+    loader->begun.first_step = position.step;
+    loader->begun.first_sample = position.sample;
+    loader->begun_epoch = position.epoch;
+  }
   CHOIR_TRY(make_ring(loader));
-  CHOIR_TRY(choir_loader_seek(loader, position));
+  go_to(loader, position);
   return start_thread(loader);
 }
 
+choir_status_t choir_loader_seek(choir_loader_t* loader,
+                                 choir_loader_position_t position) {
+  CHOIR_TRY(refuse_fork());
+  const choir_partition_t partition = loader->partition;
+  // An epoch from its start on has no other steps.
+  const bool is_whole = position.step == 0 && position.sample == 0;
+  if (position.epoch == loader->begun_epoch && is_whole)
+    return restart(loader, &partition, position);
+  if (is_begun(partition_in(loader, position.epoch), position)) {
+    CHOIR_TRY(check_begun(&partition, position));
+    return restart(loader, &partition, position);
+  }
+  CHOIR_TRY(check_position(partition_in(loader, position.epoch), position));
+  pthread_mutex_lock(&loader->mutex);
+  go_to(loader, position);
+  pthread_mutex_unlock(&loader->mutex);
+  return NULL;
+}
+
+choir_status_t choir_loader_follow(choir_loader_t* loader, int32_t rank,
+                                   int32_t size, int64_t global_batch,
+                                   choir_loader_position_t position) {
+  CHOIR_TRY(refuse_fork());
+  choir_loader_config_t config = loader->config;
+  config.global_batch =
+      global_batch ? global_batch : loader->partition.global_batch;
+  choir_partition_t partition;
+  CHOIR_TRY(check_config(loader->dataset, rank, size, &config, &partition));
+  CHOIR_TRY(is_begun(&partition, position)
+                ? check_begun(&partition, position)
+                : check_position(&partition, position));
+  return restart(loader, &partition, position);
+}
+
 int64_t choir_loader_steps(const choir_loader_t* loader) {
-  return loader->steps;
+  return steps_in(loader, loader->position.epoch);
 }
 
 const choir_partition_t* choir_loader_partition(const choir_loader_t* loader) {

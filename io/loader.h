@@ -81,10 +81,13 @@ typedef struct choir_batch_s {
 
 // The place of the batch that choir_loader_next hands out next. step may be
 // choir_loader_steps(): the epoch's batches are through, but its end was not
-// yet told. Needed to go on after a checkpoint.
+// yet told. sample: of the epoch, the batch's first over all ranks, or how many
+// there are; 0 in a position that is given: what follows from the step. Needed
+// to go on after a checkpoint.
 typedef struct choir_loader_position_s {
   int64_t epoch;
   int64_t step;
+  int64_t sample;
 } choir_loader_position_t;
 
 // Starts the loader's thread for rank `rank` of `size` at epoch 0, step 0.
@@ -112,25 +115,30 @@ CHOIR_API choir_status_t choir_loader_next(choir_loader_t* loader,
 CHOIR_API choir_loader_position_t
 choir_loader_position(const choir_loader_t* loader);
 // Goes on at `position`: batches are the same as if the loader had run up to
-// there. epoch is 0 .. 2^32 - 2, step 0 .. choir_loader_steps(), else
-// OUT_OF_RANGE. The batch in the caller's hands stays lent.
+// there. epoch is 0 .. 2^32 - 2, step 0 .. steps of that epoch, else
+// OUT_OF_RANGE. A sample that does not follow from the step: the epoch's steps
+// before it had another global batch, and the loader knows them no more. The
+// batch in the caller's hands stays lent.
 CHOIR_API choir_status_t choir_loader_seek(choir_loader_t* loader,
                                            choir_loader_position_t position)
     CHOIR_NODISCARD;
 
-// Goes on at `position` for another rank, of another number of ranks, with the
-// global batch that it has: as a new loader whose config names that one, with
-// the shares of ranks that are alike. The batch in the caller's hands stays
-// lent. Waits for the device's compute stream. After a failure the loader can
-// only be destroyed.
+// Goes on at `position` for another rank, of another number of ranks: as a new
+// loader whose config names this global batch (0: the one it has), with the
+// shares of ranks that are alike. The batch in the caller's hands stays lent.
+// Waits for the device's compute stream. After a failure the loader can only be
+// destroyed.
 CHOIR_API choir_status_t choir_loader_follow(choir_loader_t* loader,
                                              int32_t rank, int32_t size,
+                                             int64_t global_batch,
                                              choir_loader_position_t position)
     CHOIR_NODISCARD;
 
-// Steps of an epoch, the same for every rank.
+// Steps of the epoch where it is, the same for every rank: of all epochs, but
+// for one that was begun with another global batch.
 CHOIR_API int64_t choir_loader_steps(const choir_loader_t* loader);
-// What it makes its batches of: samples, global batch, shares. Lent.
+// What it makes the batches of a whole epoch of: samples, global batch, shares.
+// Lent.
 CHOIR_API const choir_partition_t* choir_loader_partition(
     const choir_loader_t* loader);
 // Of the order of samples.

@@ -69,11 +69,24 @@ choir_status_t choir_partition_check(const choir_partition_t* partition) {
                        "%d",
                        partition->rank, partition->size, partition->size - 1);
   }
+  if (partition->first_sample < 0 ||
+      partition->first_sample > partition->sample_count ||
+      partition->first_step < 0 ||
+      partition->first_step > partition->first_sample) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "partition: step %lld cannot begin at sample %lld of "
+                       "%lld",
+                       (long long)partition->first_step,
+                       (long long)partition->first_sample,
+                       (long long)partition->sample_count);
+  }
   return partition->shares ? check_shares(partition) : NULL;
 }
 
 int64_t choir_partition_steps(const choir_partition_t* partition) {
-  return (partition->sample_count - 1) / partition->global_batch + 1;
+  const int64_t left = partition->sample_count - partition->first_sample;
+  return partition->first_step + left / partition->global_batch +
+         (left % partition->global_batch != 0);
 }
 
 // A run of micro-shards [first, end) of a step.
@@ -128,8 +141,9 @@ static shards_t cut_by_shares(const choir_partition_t* partition,
 choir_partition_part_t choir_partition_step(const choir_partition_t* partition,
                                             int64_t step) {
   choir_partition_part_t part = {0, 0, 0, 0};
-  if (step < 0 || step >= choir_partition_steps(partition)) return part;
-  part.step_first = step * partition->global_batch;
+  const int64_t begun = step - partition->first_step;
+  if (begun < 0 || step >= choir_partition_steps(partition)) return part;
+  part.step_first = partition->first_sample + begun * partition->global_batch;
   part.step_count = minimum(partition->global_batch,
                             partition->sample_count - part.step_first);
 
@@ -150,7 +164,8 @@ choir_partition_part_t choir_partition_step(const choir_partition_t* partition,
 int64_t choir_partition_capacity(const choir_partition_t* partition) {
   // All steps but the last are alike, and the last one, though shorter, may
   // give a whole shard to the rank whose shard is cut short in the others.
-  const int64_t first = choir_partition_step(partition, 0).count;
+  const int64_t first =
+      choir_partition_step(partition, partition->first_step).count;
   const int64_t last =
       choir_partition_step(partition, choir_partition_steps(partition) - 1)
           .count;

@@ -39,6 +39,10 @@ typedef struct choir_partition_s {
   int32_t rank;
   int32_t size;           // ranks
   const int64_t* shares;  // of each rank (size), lent; NULL: even
+  // Of an epoch that was begun with another global batch, else 0: step
+  // first_step takes the positions from first_sample on, those after it follow.
+  int64_t first_step;
+  int64_t first_sample;
 } choir_partition_t;
 
 // One rank's part of one step; all counts and positions are samples.
@@ -51,7 +55,8 @@ typedef struct choir_partition_part_s {
 
 // INVALID_ARGUMENT, with the number that is wrong, unless sample_count,
 // global_batch, micro_shard and size are at least 1, rank is one of
-// 0 .. size - 1, and shares, if any, are at least 0, end on micro-shards (or
+// 0 .. size - 1, first_sample of 0 .. sample_count, first_step of
+// 0 .. first_sample, and shares, if any, are at least 0, end on micro-shards (or
 // with the step) and make up the global batch, of less than 2^31 micro-shards.
 CHOIR_API choir_status_t
 choir_partition_check(const choir_partition_t* partition) CHOIR_NODISCARD;
@@ -59,9 +64,11 @@ choir_partition_check(const choir_partition_t* partition) CHOIR_NODISCARD;
 // The following three want a partition that passed the check.
 
 // Steps of an epoch, the same for every rank: sample_count / global_batch,
-// rounded up.
+// rounded up; of one that was begun with another global batch the steps so far
+// and those to come.
 CHOIR_API int64_t choir_partition_steps(const choir_partition_t* partition);
-// This rank's part of step `step`; counts are 0 when there is no such step.
+// This rank's part of step `step`; counts are 0 when there is no such step, or
+// it was of another global batch.
 CHOIR_API choir_partition_part_t
 choir_partition_step(const choir_partition_t* partition, int64_t step);
 // The most samples that this rank gets in any step.

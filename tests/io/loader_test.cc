@@ -386,9 +386,9 @@ TEST_P(LoaderTest, FollowIsTheSameAsALoaderOfThatRank) {
         const choir_batch_t* lent = Next(loader);
         const std::vector<int64_t> before =
             lent ? Indices(lent) : std::vector<int64_t>();
-        ASSERT_OK(choir_loader_follow(loader.get(), rank, size, {1, step}));
+        ASSERT_OK(choir_loader_follow(loader.get(), rank, size, 0, {1, step, 0}));
         if (step == 2) {  // once more, with nothing handed out in between
-          ASSERT_OK(choir_loader_follow(loader.get(), rank, size, {1, step}));
+          ASSERT_OK(choir_loader_follow(loader.get(), rank, size, 0, {1, step, 0}));
         }
         if (lent) {
           EXPECT_EQ(Indices(lent), before);
@@ -407,9 +407,9 @@ TEST_P(LoaderTest, FollowIsTheSameAsALoaderOfThatRank) {
           EXPECT_EQ(batch->step, want->step);
         }
       }
-  IO_EXPECT_FAILS(choir_loader_follow(loader.get(), 2, 2, {0, 0}),
+  IO_EXPECT_FAILS(choir_loader_follow(loader.get(), 2, 2, 0, {0, 0, 0}),
                   INVALID_ARGUMENT, HasSubstr("rank"));
-  IO_EXPECT_FAILS(choir_loader_follow(loader.get(), 0, 2, {0, 5}), OUT_OF_RANGE,
+  IO_EXPECT_FAILS(choir_loader_follow(loader.get(), 0, 2, 0, {0, 5, 0}), OUT_OF_RANGE,
                   HasSubstr("step 5"));
 }
 
