@@ -433,6 +433,18 @@ static const choir_updater_vtable_t vtable = {
     .take_back = choir__dist_opt_take_back,
 };
 
+static choir_status_t check_config(const choir_dist_opt_config_t* config) {
+  CHOIR_TRY(choir_struct_check(&choir_dist_opt_config_def, config));
+  if ((config->keep_batch && !config->elastic) ||
+      (config->rate_rule != CHOIR_RATE_RULE_NONE && !config->keep_batch))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "dist_opt: %s: the number of workers does not change "
+                       "without it",
+                       config->keep_batch ? "keep_batch needs elastic"
+                                          : "rate_rule needs keep_batch");
+  return NULL;
+}
+
 choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
                                      choir_comm_t* comm,
                                      const choir_dist_opt_config_t* config,
@@ -441,7 +453,7 @@ choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
   if (!optimizer || !comm)
     return CHOIR_ERROR(INVALID_ARGUMENT, "dist_opt: %s is NULL",
                        optimizer ? "comm" : "optimizer");
-  if (config) CHOIR_TRY(choir_struct_check(&choir_dist_opt_config_def, config));
+  if (config) CHOIR_TRY(check_config(config));
   const bool is_newcomer = choir_comm_is_newcomer(comm);
   if (is_newcomer && !(config && config->elastic))
     return CHOIR_ERROR(FAILED_PRECONDITION,

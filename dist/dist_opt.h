@@ -87,6 +87,11 @@ extern "C" {
 // at attach: another device than "cpu", several passes per step, a strategy
 // that keeps more from step to step than what was not sent.
 //
+// keep_batch: where the number of workers changes each one's batch stays, in
+// place of the global batch: of the loader that choir_training_follow names,
+// from the next step on, in the middle of an epoch, too, each sample of which
+// is in one step as ever. Such a run depends on who was in it when.
+//
 // SIGTERM then means choir_dist_opt_leave, where nothing handles it at attach
 // (SIG_DFL): its handler, of the process until the last such DistOpt goes, sets
 // a flag. A second SIGTERM, or that of a launcher (choir_launch_run) which ends
@@ -96,6 +101,23 @@ extern "C" {
 // Threads: one thread at a time.
 
 typedef struct choir_dist_opt_s choir_dist_opt_t;
+
+// How learning rates follow the global batch, where keep_batch changes it from
+// B to b samples: as they are, times b / B (Goyal et al., "Accurate, large
+// minibatch SGD: training ImageNet in 1 hour", 2017), or times the root of it
+// (Krizhevsky, "One weird trick for parallelizing convolutional neural
+// networks", 2014). B is that of choir_training_follow.
+// X(ENUM, name)
+#define CHOIR_RATE_RULE_LIST(X) \
+  X(NONE, none)                 \
+  X(LINEAR, linear)             \
+  X(SQRT, sqrt)
+typedef enum choir_rate_rule_e {
+#define CHOIR_RATE_RULE_ENUM_(ENUM, name) CHOIR_RATE_RULE_##ENUM,
+  CHOIR_RATE_RULE_LIST(CHOIR_RATE_RULE_ENUM_)
+#undef CHOIR_RATE_RULE_ENUM_
+} choir_rate_rule_t;
+CHOIR_API extern const char* const choir_rate_rule_names[];
 
 #define CHOIR_DIST_OPT_FIELDS(X, T)                                       \
   X(T, INT, bucket_bytes, 1048576, 1, 1e15,                               \
@@ -112,7 +134,6 @@ typedef struct choir_dist_opt_s choir_dist_opt_t;
     "elastic: each rank's batch stays, in place of the global batch")     \
   X(T, ENUM, rate_rule, 0, choir_rate_rule_names, 0,                      \
     "keep_batch: how the learning rate follows the global batch")
-CHOIR_API extern const char* const choir_rate_rule_names[];
 CHOIR_CONFIG_STRUCT(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS);
 
 CHOIR_API extern const choir_struct_def_t choir_dist_opt_config_def;

@@ -9,8 +9,11 @@
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
 
-const char* const choir_rate_rule_names[] = {"none", "linear", "sqrt", NULL};
-enum { RULE_NONE, RULE_LINEAR, RULE_SQRT };
+const char* const choir_rate_rule_names[] = {
+#define NAME(ENUM, name) #name,
+    CHOIR_RATE_RULE_LIST(NAME)
+#undef NAME
+        NULL};
 
 static int64_t round_up(int64_t samples, int64_t batch) {
   return samples / batch + (samples % batch != 0);
@@ -42,17 +45,17 @@ static choir_loader_position_t place_at(const choir__course_t* course,
 static void begin(choir__course_t* course, const choir_loader_t* loader,
                   int64_t step) {
   const choir_partition_t* partition = choir_loader_partition(loader);
+  const int64_t steps = choir_partition_steps(partition);
+  const choir_loader_position_t place = choir_loader_position(loader);
+  const int64_t sample = place.step * partition->global_batch;
+  const bool is_begun =
+      place.sample != (place.step < steps ? sample : partition->sample_count);
+  course->first_size = partition->size;
   course->samples = partition->sample_count;
   course->first_batch = course->global_batch = partition->global_batch;
-  course->place = choir_loader_position(loader);
-  course->step = step;
-  const int64_t sample = course->place.step * course->global_batch;
-  if (course->place.sample != sample && course->place.sample != course->samples)
-    return;
-  // Steps of before are known, too.
-  course->step -= course->place.epoch * choir_partition_steps(partition) +
-                  course->place.step;
-  course->place = (choir_loader_position_t){0};
+  // Of whole epochs the steps before are known, too.
+  course->step = step - (is_begun ? 0 : place.epoch * steps + place.step);
+  course->place = is_begun ? place : (choir_loader_position_t){0};
 }
 
 choir_status_t choir__course_follow(const choir_dist_opt_t* dist,
@@ -70,8 +73,8 @@ choir_status_t choir__course_follow(const choir_dist_opt_t* dist,
   if (place.step == 0 &&
       place.epoch > choir_loader_position(dist->loader).epoch) {
     const choir_loader_position_t last = place_at(course, step - 1);
-    place = (choir_loader_position_t){last.epoch, last.step + 1,
-                                      course->samples};
+    place =
+        (choir_loader_position_t){last.epoch, last.step + 1, course->samples};
   }
   return choir_loader_follow(dist->loader, choir_comm_rank(dist->comm),
                              choir_comm_size(dist->comm), course->global_batch,
@@ -97,14 +100,15 @@ static double rate_of(const choir_dist_opt_t* dist) {
       course->samples > 0
           ? (double)course->global_batch / (double)course->first_batch
           : (double)choir_comm_size(dist->comm) / (double)course->first_size;
-  switch (dist->config.rate_rule) {
-    case RULE_LINEAR:
+  switch ((choir_rate_rule_t)dist->config.rate_rule) {
+    case CHOIR_RATE_RULE_LINEAR:
       return ratio;
-    case RULE_SQRT:
+    case CHOIR_RATE_RULE_SQRT:
       return sqrt(ratio);
-    default:
-      return 1;
+    case CHOIR_RATE_RULE_NONE:
+      break;
   }
+  return 1;
 }
 
 void choir__course_change(choir_dist_opt_t* dist, int64_t step) {
@@ -113,8 +117,8 @@ void choir__course_change(choir_dist_opt_t* dist, int64_t step) {
   if (course->samples > 0) {
     course->place = place_at(course, step);
     course->step = step;
-    int64_t batch = course->first_batch * choir_comm_size(dist->comm) /
-                    course->first_size;
+    int64_t batch =
+        course->first_batch * choir_comm_size(dist->comm) / course->first_size;
     if (batch > course->samples) batch = course->samples;
     course->global_batch = batch < 1 ? 1 : batch;
   }

@@ -63,6 +63,7 @@ choir_status_t choir__elastic_open(choir_dist_opt_t* dist,
   if (dist->membership) return NULL;
   CHOIR_TRY(choir__membership_create(dist->comm, choir__agree_hash(mine),
                                      &dist->membership));
+  dist->course.first_size = choir_comm_size(dist->comm);
   if (!dist->updater.is_newcomer) choir__leave_watch(dist);
   return NULL;
 }
@@ -348,13 +349,27 @@ static choir_status_t make_whole(const choir_dist_opt_t* dist,
   return NULL;
 }
 
+// Of rank `root`.
+static choir_status_t take_rates(const choir_dist_opt_t* dist, int32_t root) {
+  const size_t count = choir__optimizer_rates(dist->optimizer, NULL);
+  void* rates = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(double),
+                           "learning rates", &rates));
+  choir__optimizer_rates(dist->optimizer, rates);
+  choir_status_t status =
+      choir_comm_broadcast(dist->comm, rates, (int64_t)count, CHOIR_DTYPE_F64,
+                           root, "learning rates");
+  if (!status) choir__optimizer_set_rates(dist->optimizer, rates);
+  choir_deallocate(dist->allocator, rates, count * sizeof(double));
+  return status;
+}
+
 // On return all ranks have the same, and made *step steps.
 static choir_status_t make_equal(choir_dist_opt_t* dist, handed_t* handed,
                                  int64_t* step) {
   const int32_t size = choir_comm_size(dist->comm);
-  choir__progress_t own = {.step = *step,
-                           .course = dist->course,
-                           .is_whole = handed->is_whole};
+  choir__progress_t own = {
+      .step = *step, .course = dist->course, .is_whole = handed->is_whole};
   choir__holders_describe(handed->holders, &own);
   const size_t bytes = (size_t)size * sizeof(own);
   void* memory = NULL;
@@ -364,9 +379,11 @@ static choir_status_t make_equal(choir_dist_opt_t* dist, handed_t* handed,
   choir_status_t status = choir_comm_all_gather(
       dist->comm, &own, memory, sizeof(own) / sizeof(int64_t), CHOIR_DTYPE_I64,
       "progress of ranks");
+  const int32_t root = find_latest(all, size);
   if (!status) status = make_whole(dist, handed, all);
+  if (!status) status = take_rates(dist, root);
   if (!status) {
-    const choir__progress_t* latest = &all[find_latest(all, size)];
+    const choir__progress_t* latest = &all[root];
     handed->is_whole = true;
     *step = latest->step;
     dist->course = latest->course;

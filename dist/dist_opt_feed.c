@@ -172,6 +172,14 @@ static void copy_unlearnt(const choir_dist_opt_t* dist, unsigned char* data,
   }
 }
 
+// What an item of the first giver begins with: the learning rates of a step.
+static size_t rates_bytes(const choir_dist_opt_t* dist, int64_t kind,
+                          int32_t giver) {
+  return kind == GRADS && giver == 0
+             ? choir__optimizer_rates(dist->optimizer, NULL) * sizeof(double)
+             : 0;
+}
+
 // ---- A giver's thread ----
 
 // NULL: there is nothing more.
@@ -341,9 +349,14 @@ static void push(choir__giver_t* giver, item_t* item) {
 static void push_part(choir__giver_t* giver, const ranges_t* ranges,
                       int64_t kind, int64_t step) {
   const choir__feed_order_t* order = &giver->order;
-  item_t* item = make_item(giver, kind, step,
-                           part_bytes(ranges, order->index, order->givers));
-  if (item) copy_part(ranges, order->index, order->givers, item->data, true);
+  const size_t rates = rates_bytes(ranges->dist, kind, order->index);
+  item_t* item =
+      make_item(giver, kind, step,
+                rates + part_bytes(ranges, order->index, order->givers));
+  if (item && rates)
+    choir__optimizer_rates(ranges->dist->optimizer, (void*)item->data);
+  if (item)
+    copy_part(ranges, order->index, order->givers, item->data + rates, true);
   push(giver, item);
 }
 
@@ -494,7 +507,8 @@ static choir_status_t check_head(const learner_t* learner, int32_t giver,
   const ranges_t* ranges =
       head->kind == STATE ? &learner->states : &learner->grads;
   const size_t bytes = head->kind != END
-                           ? part_bytes(ranges, giver, learner->givers)
+                           ? rates_bytes(learner->dist, head->kind, giver) +
+                                 part_bytes(ranges, giver, learner->givers)
                        : giver == 0 ? unlearnt_bytes(learner->dist)
                                     : 0;
   if (head->bytes == (int64_t)bytes && head->kind >= STATE &&
@@ -518,11 +532,13 @@ static choir_status_t receive_data(const learner_t* learner, int32_t giver,
   choir_status_t status =
       choir_comm_receive(learner->comm, data, head->bytes, CHOIR_DTYPE_U8,
                          1 + giver, "state for a newcomer");
+  const size_t rates = rates_bytes(dist, head->kind, giver);
+  if (!status && rates) choir__optimizer_set_rates(dist->optimizer, data);
   if (!status && head->kind == END)
     copy_unlearnt(dist, data, false);
   else if (!status)
     copy_part(head->kind == STATE ? &learner->states : &learner->grads, giver,
-              learner->givers, data, false);
+              learner->givers, (unsigned char*)data + rates, false);
   choir_deallocate(dist->allocator, data, bytes);
   return status;
 }

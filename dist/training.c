@@ -17,9 +17,10 @@ enum { NAME_BYTES = 512 };
 
 // What the file says of a run beside the caller's lines. Of the loader: all but
 // the step. From SEED on they must be the same in the run that goes on.
-enum { STEP, EPOCH, BATCH, SEED, GLOBAL_BATCH, SAMPLES, NUMBERS };
+enum { STEP, EPOCH, BATCH, SAMPLE, SEED, GLOBAL_BATCH, SAMPLES, NUMBERS };
 static const char* const number_names[NUMBERS] = {
-    "step", "epoch", "batch", "seed", "global batch", "training samples"};
+    "step", "epoch",        "batch",           "sample",
+    "seed", "global batch", "training samples"};
 typedef char number_text_t[24];
 
 typedef struct run_s {
@@ -50,6 +51,7 @@ static choir_status_t run_init(choir_model_t* model,
     const choir_partition_t* partition = choir_loader_partition(loader);
     out_run->numbers[EPOCH] = place.epoch;
     out_run->numbers[BATCH] = place.step;
+    out_run->numbers[SAMPLE] = place.sample;
     out_run->numbers[SEED] = choir_loader_seed(loader);
     out_run->numbers[GLOBAL_BATCH] = partition->global_batch;
     out_run->numbers[SAMPLES] = partition->sample_count;
@@ -323,12 +325,12 @@ static choir_status_t check_line(const run_t* run,
                      run->path, key, saved ? saved : "(none)", own);
 }
 
-// Files of earlier versions have no "batch".
+// Files of earlier versions have no "batch", or no "sample".
 static choir_status_t read_number(run_t* run, const choir_checkpoint_t* file,
                                   int which) {
   const char* text = choir_checkpoint_metadata(file, number_names[which]);
   char* end = NULL;
-  if (which == BATCH) run->numbers[BATCH] = 0;
+  if (which == BATCH || which == SAMPLE) run->numbers[which] = 0;
   if (!text && which != EPOCH) return NULL;
   run->numbers[which] = text ? strtoll(text, &end, 10) : -1;
   if (!text || end == text || *end || run->numbers[which] < 0 ||
@@ -464,8 +466,9 @@ choir_status_t choir_training_resume(choir_model_t* model,
   CHOIR_TRY(run_end(&run, "resume", status));
   choir_model_set_step(model, run.numbers[STEP]);
   if (!loader) return NULL;
-  return choir_loader_seek(loader, (choir_loader_position_t){
-                                       run.numbers[EPOCH], run.numbers[BATCH]});
+  return choir_loader_seek(
+      loader, (choir_loader_position_t){run.numbers[EPOCH], run.numbers[BATCH],
+                                        run.numbers[SAMPLE]});
 }
 
 // ---- Ranks that are lost ----

@@ -293,7 +293,8 @@ static choir_status_t enter_generation(trainer_t* trainer) {
   if (trainer->rank == 0 && trainer->options->log_json && !trainer->log)
     CHOIR_TRY(train_log_open(trainer->options->log_json, true, &trainer->log));
   CHOIR_TRY(choir_loader_follow(trainer->evaluation_loader, trainer->rank,
-                                trainer->size, (choir_loader_position_t){0}));
+                                trainer->size, 0,
+                                (choir_loader_position_t){0}));
   if (generation->has_come) CHOIR_TRY(forget_rounds(trainer));
   CHOIR_TRY(choir_comm_all_reduce(
       trainer->comm, &trainer->finished, &trainer->finished, 1, CHOIR_DTYPE_I64,

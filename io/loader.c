@@ -127,8 +127,8 @@ static int64_t steps_in(const choir_loader_t* loader, int64_t epoch) {
 
 static choir_status_t fill(choir_loader_t* loader, slot_t* slot,
                            choir_loader_position_t position) {
-  const choir_partition_part_t part = choir_partition_step(
-      partition_in(loader, position.epoch), position.step);
+  const choir_partition_part_t part =
+      choir_partition_step(partition_in(loader, position.epoch), position.step);
   const choir_dataset_t* dataset = loader->dataset;
   const uint64_t count = (uint64_t)loader->partition.sample_count;
   const int64_t first = part.step_first + part.first_in_step;
@@ -266,9 +266,8 @@ static choir_status_t make_slot(choir_loader_t* loader, slot_t* slot) {
   }
 
   for (int kind = 0; kind < STEP_KINDS; ++kind) {
-    const choir_partition_t* partition = kind == STEP_LAST_OF_BEGUN
-                                             ? &loader->begun
-                                             : &loader->partition;
+    const choir_partition_t* partition =
+        kind == STEP_LAST_OF_BEGUN ? &loader->begun : &loader->partition;
     const int64_t steps = choir_partition_steps(partition);
     const int64_t count =
         choir_partition_step(partition, kind == STEP_FULL ? 0 : steps - 1)
@@ -678,7 +677,7 @@ choir_status_t choir_loader_seek(choir_loader_t* loader,
   const choir_partition_t partition = loader->partition;
   // An epoch from its start on has no other steps.
   const bool is_whole = position.step == 0 && position.sample == 0;
-  if (position.epoch == loader->begun_epoch && is_whole)
+  if (is_whole && position.epoch >= 0 && position.epoch == loader->begun_epoch)
     return restart(loader, &partition, position);
   if (is_begun(partition_in(loader, position.epoch), position)) {
     CHOIR_TRY(check_begun(&partition, position));

@@ -56,8 +56,9 @@ typedef struct choir_partition_part_s {
 // INVALID_ARGUMENT, with the number that is wrong, unless sample_count,
 // global_batch, micro_shard and size are at least 1, rank is one of
 // 0 .. size - 1, first_sample of 0 .. sample_count, first_step of
-// 0 .. first_sample, and shares, if any, are at least 0, end on micro-shards (or
-// with the step) and make up the global batch, of less than 2^31 micro-shards.
+// 0 .. first_sample, and shares, if any, are at least 0, end on micro-shards
+// (or with the step) and make up the global batch, of less than 2^31
+// micro-shards.
 CHOIR_API choir_status_t
 choir_partition_check(const choir_partition_t* partition) CHOIR_NODISCARD;
 

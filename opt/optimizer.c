@@ -25,6 +25,7 @@ struct choir_optimizer_s {
   const choir_optimizer_def_t* def;
   void* config;
   choir_schedule_config_t schedule;
+  double lr_scale;  // DistOpt's
   choir_gradient_clip_t clip;
   choir__groups_t groups;
   int64_t step;  // that began last
@@ -225,7 +226,33 @@ static double group_lr(const choir_optimizer_t* optimizer,
                        const choir_param_group_t* group, int64_t step) {
   const double* own = field_of(optimizer, "lr", optimizer->config);
   return (group->lr < 0 ? *own : group->lr) * group->lr_factor *
-         choir_schedule_factor(&optimizer->schedule, step);
+         choir_schedule_factor(&optimizer->schedule, step) *
+         optimizer->lr_scale;
+}
+
+void choir__optimizer_scale_lr(choir_optimizer_t* optimizer, double scale) {
+  optimizer->lr_scale = scale;
+}
+
+size_t choir__optimizer_rates(const choir_optimizer_t* optimizer,
+                              double* rates) {
+  const choir__groups_t* groups = &optimizer->groups;
+  if (rates) {
+    rates[0] = optimizer->lr_scale;
+    rates[1] = *(const double*)field_of(optimizer, "lr", optimizer->config);
+    for (size_t i = 0; i < groups->count; ++i)
+      rates[2 + i] = groups->items[i].settings.lr;
+  }
+  return 2 + groups->count;
+}
+
+void choir__optimizer_set_rates(choir_optimizer_t* optimizer,
+                                const double* rates) {
+  choir__groups_t* groups = &optimizer->groups;
+  optimizer->lr_scale = rates[0];
+  *(double*)field_of(optimizer, "lr", optimizer->config) = rates[1];
+  for (size_t i = 0; i < groups->count; ++i)
+    groups->items[i].settings.lr = rates[2 + i];
 }
 
 double choir_optimizer_lr(const choir_optimizer_t* optimizer, int64_t step) {
@@ -743,6 +770,7 @@ choir_status_t choir_optimizer_create(const choir_optimizer_def_t* def,
   atomic_init(&optimizer->updater.ref_count, 1);
   optimizer->updater.vtable = &vtable;
   optimizer->def = def;
+  optimizer->lr_scale = 1;
   optimizer->allocator = allocator;
   *out_optimizer = optimizer;
   return NULL;

@@ -29,6 +29,16 @@ const choir_gradient_clip_t* choir__optimizer_clip(
 choir_status_t choir__optimizer_update_clipped(choir_optimizer_t* optimizer,
                                                choir_stream_t* stream,
                                                int64_t step) CHOIR_NODISCARD;
+// Multiplies all learning rates from the next step on, beside what the program
+// sets; 1 at first.
+void choir__optimizer_scale_lr(choir_optimizer_t* optimizer, double scale);
+// What learning rates follow from, beside the schedule: that scale, and what
+// the program has set of the optimizer and its groups. Returns how many numbers
+// that is; rates NULL: this alone.
+size_t choir__optimizer_rates(const choir_optimizer_t* optimizer,
+                              double* rates);
+void choir__optimizer_set_rates(choir_optimizer_t* optimizer,
+                                const double* rates);
 // The dtype of the states of parameters of `dtype`: F32 where these have 16
 // bits, as sums of small steps need more.
 choir_dtype_t choir__optimizer_state_dtype(choir_dtype_t dtype);

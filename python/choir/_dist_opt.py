@@ -112,6 +112,10 @@ class DistOpt(Owner, NotCopied):
     program does not handle it, lets a worker leave after the step at hand: its next
     step raises SystemExit(0), and the others go on. With shard another worker keeps a
     second copy of each part, so that the loss of one loses nothing.
+    keep_batch: in an elastic run the batch of each worker stays where their number
+    changes, in place of the global batch, of the loader that Model.follow names.
+    rate_rule: how learning rates follow the global batch then: "none", "linear" or
+    "sqrt" (times its ratio to that at the start, or the root of it).
 
     At the first step the models of all ranks are compared, rank 0's parameters
     are sent to all, and gradients come to lie in memory that the communicator
@@ -136,6 +140,8 @@ class DistOpt(Owner, NotCopied):
         micro_shard: int = 0,
         elastic: bool = False,
         silence: float | None = None,
+        keep_batch: bool = False,
+        rate_rule: str = "none",
     ) -> None:
         self.micro_shard = ranged(micro_shard, "micro_shard", 32)
         self.opt = opt if opt is not None else SGD()
@@ -179,6 +185,8 @@ class DistOpt(Owner, NotCopied):
         self._place()
         settings = {
             "elastic": bool(elastic),
+            "keep_batch": bool(keep_batch),
+            "rate_rule": rate_rule,
             "backward_passes_per_step": backward_passes_per_step,
             "shard": shard,
             "peer_memory": peer_memory,

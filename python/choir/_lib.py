@@ -295,7 +295,7 @@ class Batch(Structure):
 
 class LoaderPosition(Structure):
     """choir_loader_position_t"""
-    _fields_ = [("epoch", c_int64), ("step", c_int64)]
+    _fields_ = [("epoch", c_int64), ("step", c_int64), ("sample", c_int64)]
 
 class Windows(Structure):
     """choir_windows_t"""

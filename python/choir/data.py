@@ -178,7 +178,6 @@ class Loader(Owner, NotCopied):
     ) -> None:
         self.device = device or _device.get_default_device()
         self.dataset = dataset
-        self.global_batch: int = int(settings.get("global_batch", 0))
         table = Table(ctypes.pointer(lib.loader_config_def))
         if "micro_shard" not in settings and batch < 16:
             settings["micro_shard"] = batch
@@ -223,9 +222,19 @@ class Loader(Owner, NotCopied):
         place = lib.loader_position(self.handle)
         return place.epoch, place.step
 
-    def seek(self, epoch: int, step: int = 0) -> None:
-        """Goes on there: the same batches as after running up to it."""
-        place = LoaderPosition(ranged(epoch, "epoch"), ranged(step, "step"))
+    @property
+    def sample(self) -> int:
+        """Of the epoch, the first sample of the next batch, over all workers."""
+        return lib.loader_position(self.handle).sample
+
+    def seek(self, epoch: int, step: int = 0, sample: int = 0) -> None:
+        """Goes on there: the same batches as after running up to it. sample: where
+        the step begins, if steps before it had another global batch."""
+        place = LoaderPosition(
+            ranged(epoch, "epoch"),
+            ranged(step, "step"),
+            ranged(sample, "sample"),
+        )
         check(lib.loader_seek(self.handle, place))
 
 

@@ -295,19 +295,14 @@ class Model(layer.Layer, metaclass=ModelMeta):
         the shares of the workers that there are then. In sums over steps leave such
         results out: the optimizer's `generation` is another then.
 
-        loader: a data.Loader made with global_batch, as there may be any number of
-        workers; it stays in the library's hands. None: the program deals out the
-        samples itself, by sgd.opt.step_counter, sgd.global_rank and sgd.world_size.
+        loader: a data.Loader, which stays in the library's hands. Its global batch at
+        the start of the run stays, or with DistOpt(keep_batch=True) the batch of each
+        worker. None: the program deals out the samples itself, by sgd.opt.step_counter, sgd.global_rank and sgd.world_size.
         A checkpoint is loaded before; a newcomer's load_checkpoint reads nothing.
         """
         optimizer = self.optimizer
         if not getattr(optimizer, "elastic", False):
             return
-        if loader is not None and not loader.global_batch:
-            raise ValueError(
-                "follow: the loader has a batch for each worker, of whom there may "
-                "be another number later; make it with global_batch"
-            )
         if self._precision == _AUTO:
             raise StateError(
                 'follow: elastic runs do not measure precision="auto"; set another'

@@ -2,11 +2,11 @@
 // Workers that come and go (docs/elastic.md), and parameters that count how
 // often each sample was learnt; random_faults_test.py runs it and kills them.
 //
-//   exactly_once WORKERS EPOCHS MICRO_SHARD SHARD
+//   exactly_once WORKERS EPOCHS MICRO_SHARD SHARD KEEP
 //
 // The content of a sample is its index. The loss of a batch is the mean of the
-// table's elements at its samples, and the learning rate is the global batch,
-// so that SGD takes 1 from the element of each sample of a step. After each
+// table's elements at its samples, and the learning rate is their number, so
+// that SGD takes 1 from the element of each sample of a step. After each
 // step of the run every worker compares all elements with what they must be:
 // the steps of this epoch have learnt as many samples as they have, each once
 // more than the epochs before, and the other samples have been learnt by these
@@ -17,7 +17,9 @@
 //
 // MICRO_SHARD above 0: with micro-shards of so many samples, as --reproducible
 // of the examples. 0: gradients are averages, rounded, so that elements are
-// whole numbers but for rounding. SHARD 1: workers share out the update.
+// whole numbers but for rounding. SHARD 1: workers share out the update. KEEP
+// 1: each worker's batch stays, so that the global batch is another with each
+// number of workers, and the learning rate follows it by the linear rule.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,16 +28,18 @@
 
 #include "choir.h"
 
-enum { SAMPLES = 192, BATCH = 16, STEPS = SAMPLES / BATCH, TABLES = 3 };
+enum { SAMPLES = 192, BATCH = 16, TABLES = 3 };
 enum { STEPS_PER_LINE = 64 };  // of the run's progress
 // A worker that does not answer for so long is left out.
 static const double silence_seconds = 0.5;
 static const double most_rounding = 1e-3;
 
 typedef struct counter_s {
-  int64_t last_step;
+  int32_t workers;  // at first
+  int64_t epochs;
   int64_t micro_shard;
   bool shard;
+  bool keep_batch;
   choir_device_t* device;
   choir_dataset_t* dataset;
   choir_loader_t* loader;
@@ -80,10 +84,16 @@ static const choir_model_def_t counter_def = {
 
 // ---- What the parameters say ----
 
+// Samples that the run has learnt, by the loader's place.
+static int64_t samples_done(const counter_t* counter) {
+  const choir_loader_position_t place = choir_loader_position(counter->loader);
+  return place.epoch * SAMPLES + place.sample;
+}
+
 static choir_status_t check_table(const counter_t* counter, int table,
                                   const float* elements) {
   const int64_t step = choir_model_step(counter->model);
-  const int64_t epochs = step / STEPS;
+  const int64_t epochs = samples_done(counter) / SAMPLES;
   int64_t more = 0;
   for (int64_t i = 0; i < SAMPLES; ++i) {
     const double times = -(double)elements[i] - (double)epochs;
@@ -96,14 +106,28 @@ static choir_status_t check_table(const counter_t* counter, int table,
                          "%" PRId64 " %.9g times",
                          step, table, i, -(double)elements[i]);
   }
-  if (more == step % STEPS * BATCH) return NULL;
+  if (more == samples_done(counter) % SAMPLES) return NULL;
   return CHOIR_ERROR(INTERNAL,
                      "after step %" PRId64 " table %d has learnt %" PRId64
                      " samples of the epoch",
                      step, table, more);
 }
 
+static choir_status_t check_batch(const counter_t* counter) {
+  const int64_t batch = choir_loader_partition(counter->loader)->global_batch;
+  const int32_t size =
+      choir_comm_size(choir_dist_opt_generation(counter->dist_opt)->comm);
+  const int64_t want =
+      counter->keep_batch ? BATCH * size / counter->workers : BATCH;
+  if (batch == want) return NULL;
+  return CHOIR_ERROR(INTERNAL,
+                     "%d workers have a global batch of %" PRId64 "; %" PRId64
+                     " was expected",
+                     size, batch, want);
+}
+
 static choir_status_t check(const counter_t* counter) {
+  CHOIR_TRY(check_batch(counter));
   const choir_param_set_t* params = choir_model_params(counter->model);
   for (int i = 0; i < TABLES; ++i) {
     float elements[SAMPLES];
@@ -165,6 +189,8 @@ static choir_status_t set_up(counter_t* counter, choir_comm_t* comm) {
   config.bucket_bytes = SAMPLES * sizeof(float);
   config.elastic = true;
   config.shard = counter->shard;
+  config.keep_batch = counter->keep_batch;
+  if (counter->keep_batch) config.rate_rule = CHOIR_RATE_RULE_LINEAR;
   CHOIR_TRY(
       choir_dist_opt_create(counter->sgd, comm, &config, &counter->dist_opt));
   CHOIR_TRY(choir_model_set_updater(counter->model,
@@ -198,18 +224,27 @@ static void tell(counter_t* counter) {
   fflush(stdout);
 }
 
+// The linear rule makes the global batch of it, and this the step's samples.
+static choir_status_t set_rate(counter_t* counter, const choir_batch_t* batch) {
+  const choir_partition_t* partition = choir_loader_partition(counter->loader);
+  return choir_optimizer_set_lr(counter->sgd,
+                                (double)BATCH * (double)batch->global_count /
+                                    (double)partition->global_batch);
+}
+
 static choir_status_t train(counter_t* counter) {
-  while (choir_model_step(counter->model) < counter->last_step) {
+  while (samples_done(counter) < counter->epochs * SAMPLES) {
     const choir_batch_t* batch = NULL;
     CHOIR_TRY(choir_loader_next(counter->loader, &batch));
     if (!batch) continue;
+    if (counter->keep_batch) CHOIR_TRY(set_rate(counter, batch));
     choir_launch_note_progress(batch->epoch, batch->step);
     const choir_model_batch_t one = {
         .inputs = {batch->y},
         .first_sample = batch->first_in_step,
         .sample_count = batch->sample_count,
         .global_count = batch->global_count,
-        .batch_number = batch->epoch * STEPS + batch->step + 1,
+        .batch_number = batch->epoch * SAMPLES + batch->step + 1,
         .micro_shard = counter->micro_shard ? batch->micro_shard : 0};
     CHOIR_TRY(choir_model_train_one_batch(counter->model, &one));
     CHOIR_TRY(check(counter));
@@ -266,14 +301,17 @@ static int launch(char** argv) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    fprintf(stderr, "usage: exactly_once WORKERS EPOCHS MICRO_SHARD SHARD\n");
+  if (argc != 6) {
+    fprintf(stderr,
+            "usage: exactly_once WORKERS EPOCHS MICRO_SHARD SHARD KEEP\n");
     return 2;
   }
   if (!choir_launch_is_worker()) return launch(argv);
-  counter_t counter = {.last_step = atoll(argv[2]) * STEPS,
+  counter_t counter = {.workers = atoi(argv[1]),
+                       .epochs = atoll(argv[2]),
                        .micro_shard = atoll(argv[3]),
                        .shard = atoi(argv[4]) != 0,
+                       .keep_batch = atoi(argv[5]) != 0,
                        .generation = 1};
   choir_status_t status = work(&counter);
   return status ? fail(status) : 0;

@@ -248,6 +248,7 @@ class RandomFaults:
 
 class ExactlyOnceTest(RandomFaults, harness.ProgramTest):
     program = "exactly_once"
+    settings = (False, False)  # shards, each worker's batch stays
     progress = re.compile(r"step (\d+)\n")
     stops = 0.25
     silence = 0.5  # as in exactly_once.c
@@ -259,7 +260,7 @@ class ExactlyOnceTest(RandomFaults, harness.ProgramTest):
         path = os.path.join(harness.ROOT, "tests/examples/exactly_once")
         micro_shard = rng.choice((0, 1, 4))
         process = self.start_command(
-            path, workers, epochs, micro_shard, int(self.is_sharded)
+            path, workers, epochs, micro_shard, *map(int, self.settings)
         )
         return process, epochs * 12
 
@@ -279,6 +280,11 @@ class ExactlyOnceTest(RandomFaults, harness.ProgramTest):
 
 class ExactlyOnceShardsTest(ExactlyOnceTest):
     is_sharded = True
+    settings = (True, False)
+
+
+class ExactlyOnceKeptBatchTest(ExactlyOnceTest):
+    settings = (False, True)
 
 
 class ReproducibleTest(RandomFaults, harness.ProgramTest):

@@ -386,9 +386,11 @@ TEST_P(LoaderTest, FollowIsTheSameAsALoaderOfThatRank) {
         const choir_batch_t* lent = Next(loader);
         const std::vector<int64_t> before =
             lent ? Indices(lent) : std::vector<int64_t>();
-        ASSERT_OK(choir_loader_follow(loader.get(), rank, size, 0, {1, step, 0}));
+        ASSERT_OK(
+            choir_loader_follow(loader.get(), rank, size, 0, {1, step, 0}));
         if (step == 2) {  // once more, with nothing handed out in between
-          ASSERT_OK(choir_loader_follow(loader.get(), rank, size, 0, {1, step, 0}));
+          ASSERT_OK(
+              choir_loader_follow(loader.get(), rank, size, 0, {1, step, 0}));
         }
         if (lent) {
           EXPECT_EQ(Indices(lent), before);
@@ -409,8 +411,61 @@ TEST_P(LoaderTest, FollowIsTheSameAsALoaderOfThatRank) {
       }
   IO_EXPECT_FAILS(choir_loader_follow(loader.get(), 2, 2, 0, {0, 0, 0}),
                   INVALID_ARGUMENT, HasSubstr("rank"));
-  IO_EXPECT_FAILS(choir_loader_follow(loader.get(), 0, 2, 0, {0, 5, 0}), OUT_OF_RANGE,
-                  HasSubstr("step 5"));
+  IO_EXPECT_FAILS(choir_loader_follow(loader.get(), 0, 2, 0, {0, 5, 0}),
+                  OUT_OF_RANGE, HasSubstr("step 5"));
+}
+
+// In the middle of an epoch, as often as workers come and go: all that is
+// handed out is the epoch's order, cut otherwise, and epochs to come are whole.
+TEST_P(LoaderTest, AnEpochGoesOnWithAnotherGlobalBatch) {
+  Samples samples(151);
+  choir_loader_config_t config = Config();
+  config.batch = 20;
+  config.micro_shard = 5;
+  Loader whole = Make(samples, device_, 0, 1, config);
+  const std::vector<int64_t> order = Flat(Epoch(whole));
+  const std::vector<int64_t> next = Flat(Epoch(whole));
+  Loader loader = Make(samples, device_, 0, 1, config);
+  std::vector<int64_t> all;
+  int64_t steps = 0;
+  for (int64_t batch : {20, 35, 1, 50, 15}) {
+    ASSERT_OK(choir_loader_follow(loader.get(), 0, 1, batch,
+                                  choir_loader_position(loader.get())));
+    for (int k = 0; k < 2 && (int64_t)all.size() < 151; ++k, ++steps) {
+      const choir_batch_t* one = Next(loader);
+      ASSERT_NE(one, nullptr);
+      EXPECT_EQ(one->step, steps);
+      EXPECT_EQ(one->epoch, 0);
+      EXPECT_EQ(one->first_sample, (int64_t)all.size());
+      EXPECT_EQ(one->global_count, std::min(batch, 151 - (int64_t)all.size()));
+      for (int64_t index : Indices(one)) all.push_back(index);
+      EXPECT_EQ(choir_loader_position(loader.get()).sample,
+                (int64_t)all.size());
+    }
+  }
+  EXPECT_EQ(all, order);
+  // 20, 20, 35, 35, 1, 1 and 39.
+  EXPECT_EQ(choir_loader_steps(loader.get()), 7);
+  EXPECT_EQ(Next(loader), nullptr);
+  EXPECT_EQ(choir_loader_steps(loader.get()), 11);
+  EXPECT_EQ(Flat(Epoch(loader)), next);
+  // Back, by the place that it told, and to the start.
+  ASSERT_OK(choir_loader_seek(loader.get(), {0, 4, 110}));
+  EXPECT_EQ(choir_loader_steps(loader.get()), 7);
+  EXPECT_EQ(Next(loader)->global_count, 15);
+  ASSERT_OK(choir_loader_seek(loader.get(), {0, 5, 0}));
+  EXPECT_EQ(Flat(Epoch(loader)),
+            std::vector<int64_t>(order.begin() + 125, order.end()));
+  ASSERT_OK(choir_loader_seek(loader.get(), {0, 4, 0}));
+  ASSERT_OK(choir_loader_seek(loader.get(), {0, 0, 0}));
+  EXPECT_EQ(Flat(Epoch(loader)), order);
+  IO_EXPECT_FAILS(choir_loader_seek(loader.get(), {0, 3, 152}), OUT_OF_RANGE,
+                  HasSubstr("sample 152 of 151"));
+  IO_EXPECT_FAILS(choir_loader_seek(loader.get(), {0, 30, 29}), OUT_OF_RANGE,
+                  HasSubstr("step 30"));
+  ASSERT_OK(choir_loader_seek(loader.get(), {0, 4, 110}));
+  IO_EXPECT_FAILS(choir_loader_seek(loader.get(), {0, 3, 0}), OUT_OF_RANGE,
+                  HasSubstr("steps 4 to 7"));
 }
 
 TEST_P(LoaderTest, ThePositionTellsTheNextBatch) {

@@ -109,6 +109,43 @@ TEST(Partition, CapacityIsTheLargestPart) {
   });
 }
 
+// Of an epoch whose first steps had another global batch: those to come take
+// the rest of it, like an epoch of so many samples.
+TEST(Partition, AnEpochGoesOnWithAnotherGlobalBatch) {
+  ForAll([](int64_t count, int64_t batch, int64_t shard, int32_t size) {
+    for (int64_t first : {int64_t{1}, count / 3, count}) {
+      if (first < 1 || first > count) continue;
+      choir_partition_t begun = {count, batch, shard, 0, size, nullptr};
+      begun.first_sample = first;
+      begun.first_step = (first + 1) / 2;
+      ASSERT_OK(choir_partition_check(&begun));
+      choir_partition_t rest = {count - first, batch, shard, 0, size};
+      const int64_t steps =
+          count > first ? choir_partition_steps(&rest) : int64_t{0};
+      ASSERT_EQ(choir_partition_steps(&begun), begun.first_step + steps);
+      EXPECT_EQ(choir_partition_step(&begun, begun.first_step - 1).count, 0);
+      for (begun.rank = 0; begun.rank < size; ++begun.rank) {
+        rest.rank = begun.rank;
+        ASSERT_EQ(choir_partition_capacity(&begun),
+                  steps ? choir_partition_capacity(&rest) : 0);
+        for (int64_t step = 0; step <= steps; ++step) {
+          const choir_partition_part_t part =
+              choir_partition_step(&begun, begun.first_step + step);
+          const choir_partition_part_t want =
+              steps ? choir_partition_step(&rest, step)
+                    : choir_partition_part_t{};
+          ASSERT_EQ(part.count, want.count);
+          ASSERT_EQ(part.step_count, want.step_count);
+          ASSERT_EQ(part.first_in_step, want.first_in_step);
+          if (part.step_count) {
+            ASSERT_EQ(part.step_first, first + want.step_first);
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST(Partition, TheExampleOfTheHeader) {
   choir_partition_t partition = {60000, 256, 16, 0, 4};
   EXPECT_EQ(choir_partition_steps(&partition), 235);

@@ -4,6 +4,7 @@ dist.elastic; the bits are those of a run in which nothing happened."""
 
 import glob
 import json
+import math
 import os
 import subprocess
 import sys
@@ -65,9 +66,26 @@ class Lost(unittest.TestCase):
         self.check(left, 2, 3)
 
     def test_shards(self):
-        left = survivors(3, elastic_workers.loop, True, [(1, 4)], 2, (), True)
+        left = survivors(
+            3, elastic_workers.loop, True, [(1, 4)], 2, (), [("shard", True)]
+        )
         self.assertEqual(len(left), 2)
         self.check(left, 2)
+
+    def test_the_batch_of_each_stays(self):
+        factors = {"none": 1, "linear": 2 / 3, "sqrt": math.sqrt(2 / 3)}
+        for rule, factor in factors.items():
+            (want,) = ranks.results(1, elastic_workers.kept_batch, factor)
+            settings = [("keep_batch", True), ("rate_rule", rule)]
+            left = survivors(
+                3, elastic_workers.loop, True, [(1, 4)], 2, (), settings
+            )
+            self.assertEqual(len(left), 2)
+            for report in left:
+                # Four of 24 samples and four of 16, then ten of 16.
+                self.assertEqual(report["steps"], 18)
+                for name in ("steps", "position", "digest"):
+                    self.assertEqual(report[name], want[name], rule)
 
     def test_leaving(self):
         *others, first = sorted(
@@ -143,7 +161,7 @@ class Come(unittest.TestCase):
 
 def started(option="fp32", use_graph=True, precision=None, **settings):
     net = Net(sync=False)
-    sgd = opt.DistOpt(opt.SGD(lr=0.1), elastic=True, **settings)
+    sgd = opt.DistOpt(opt.SGD(lr=0.1), **{"elastic": True, **settings})
     sgd.use(option)
     net.set_optimizer(sgd)
     net.compile(
@@ -178,8 +196,15 @@ def mistakes(rank, size, nccl_id):
             started(**setting).follow(loader(global_batch=GLOBAL))
     with case.assertRaisesRegex(RuntimeError, r"needs model.follow\(loader\)"):
         started()(*batch())
-    with case.assertRaisesRegex(ValueError, "make it with global_batch"):
-        started().follow(loader(batch=8))
+    for words, setting in {
+        "keep_batch needs elastic": {"elastic": False, "keep_batch": True},
+        "rate_rule needs keep_batch": {"rate_rule": "sqrt"},
+        "rate_rule": {"keep_batch": True, "rate_rule": "cubic"},
+    }.items():
+        with case.assertRaisesRegex(ValueError, words):
+            net = started(**setting)
+            net.follow(None)
+            net(*batch())
     with case.assertRaisesRegex(RuntimeError, 'precision="auto"'):
         started(precision="auto").follow(None)
 

@@ -44,7 +44,7 @@ class Net(model.Model):
 class Worker:
     """A model, its optimizer and its loader."""
 
-    def __init__(self, use_graph, shard=False):
+    def __init__(self, use_graph, **settings):
         dev = device.create_cpu_device(reproducible=True)
         dev.SetRandSeed(7)
         self.net = Net()
@@ -52,7 +52,7 @@ class Worker:
             opt.SGD(lr=0.05, momentum=0.9),
             micro_shard=SHARD,
             elastic=True,
-            shard=shard,
+            **settings,
         )
         self.net.set_optimizer(self.sgd)
         with dev:
@@ -103,12 +103,12 @@ def kill_own():
 
 
 def loop(
-    rank, size, nccl_id, use_graph, lost=(), epochs=2, left=(), shard=False
+    rank, size, nccl_id, use_graph, lost=(), epochs=2, left=(), settings=()
 ):
     """lost, left: of some ranks, after how many steps they are killed, or asked to
-    leave."""
+    leave. settings: of DistOpt, pairs."""
     dist.init(nccl_id, rank, size, deadline=25.0)
-    worker = Worker(use_graph, shard)
+    worker = Worker(use_graph, **dict(settings))
     worker.net.follow(worker.loader)
     while worker.loader.position[0] < epochs:
         for x, y in worker.loader:
@@ -127,6 +127,30 @@ def leave(worker, x, y):
     except SystemExit as error:
         return {"left": error.code, "handle": worker.sgd.communicator.handle}
     raise AssertionError("it is still there")
+
+
+def kept_batch(rank, size, nccl_id, factor):
+    """What one of three that is lost after four steps leaves to do, if each worker's
+    batch stays, and the learning rate becomes `factor` of what it was."""
+    dist.init(nccl_id, rank, size)
+    worker = Worker(True)
+    worker.net.follow(None)
+    for _, (x, y) in zip(range(4), worker.loader):
+        worker.train_on(x, y)
+    fewer = data.Loader(
+        worker.loader.dataset,
+        global_batch=GLOBAL * 2 // 3,
+        micro_shard=SHARD,
+        seed=3,
+        device=worker.loader.device,
+    )
+    fewer.seek(0, 4, worker.loader.sample)
+    worker.sgd.opt.lr = 0.05 * factor
+    while fewer.position[0] < 2:
+        for x, y in fewer:
+            worker.train_on(x, y)
+    worker.loader = fewer
+    return worker.report()
 
 
 def recover(rank, size, nccl_id):
