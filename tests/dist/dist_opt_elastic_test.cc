@@ -617,6 +617,9 @@ void TakeIn(Training::Options options, int size,
   };
   choir_stream_t* stream = choir_device_stream(rank.training().device());
   choir_stream_push_stage(stream, &stage.stage);
+  // What the program sets of it goes to those who come.
+  choir_optimizer_t* optimizer = rank.training().optimizer();
+  if (place < 2) Must(choir_optimizer_set_lr(optimizer, 0.002));
   while (rank.generation().number == 1 ||
          choir_comm_size(rank.generation().comm) < size ||
          rank.step() < rank.generation().step + 3) {
@@ -632,7 +635,9 @@ void TakeIn(Training::Options options, int size,
                              CHOIR_DTYPE_I32, CHOIR_REDUCE_SUM, "fed"));
   rank.Finalize();
   Say("step " + std::to_string(choir_model_step(model)) + ", fed " +
-      std::to_string(count) + ", digest " + std::to_string(digest));
+      std::to_string(count) + ", lr " +
+      std::to_string(choir_optimizer_lr(optimizer, 0)) + ", digest " +
+      std::to_string(digest));
   _exit(0);
 }
 
@@ -646,7 +651,7 @@ TEST_P(DistOptFeedTest, OneComes) {
     options.strategy = GetParam();
     TakeIn(options, 3);
   }
-  Expect(3, {}, "fed 1,");
+  Expect(3, {}, "fed 1, lr 0.002000,");
 }
 INSTANTIATE_TEST_SUITE_P(
     Each, DistOptFeedTest,
