@@ -165,6 +165,8 @@ static void detach(choir_updater_t* updater) {
   dist->host = NULL;
   dist->device = NULL;
   dist->params = NULL;
+  choir_comm_release(dist->attached_comm);
+  dist->attached_comm = NULL;
 }
 
 static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
@@ -172,6 +174,8 @@ static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
   choir_device_retain(device);
   dist->device = device;
   dist->params = params;
+  choir_comm_retain(dist->comm);
+  dist->attached_comm = dist->comm;
   CHOIR_TRY(open_host(dist));
   const choir__common_t all_have = agreement(dist, dist->strategy);
   CHOIR_TRY(choir__agree_on_model(&all_have));

@@ -407,11 +407,15 @@ static choir_status_t take_comm(choir_dist_opt_t* dist, choir_comm_t* comm) {
   choir_deallocate(dist->allocator, dist->hashes,
                    sizeof(uint64_t) * (size_t)choir_comm_size(dist->comm));
   dist->hashes = hashes;
-  choir_comm_release(dist->layers_comm);
-  dist->layers_comm = NULL;
   choir_comm_release(dist->comm);
   dist->comm = comm;
   return NULL;
+}
+
+static void detach(choir_dist_opt_t* dist) {
+  dist->updater.vtable->detach(&dist->updater);
+  choir_comm_release(dist->layers_comm);
+  dist->layers_comm = NULL;
 }
 
 static choir_status_t attach_with(choir_dist_opt_t* dist,
@@ -448,7 +452,7 @@ static void come(choir_dist_opt_t* dist, handed_t* handed, int64_t* step) {
   choir__elastic_drop_kept(dist, &handed->kept);
   choir__holders_destroy(handed->holders);
   handed->holders = NULL;
-  // Not after a generation that was lost before it had begun.
+  // Not after a generation that was lost while it was attached.
   if (dist->attached) choir__feed_take(dist, step);
 }
 
@@ -464,12 +468,12 @@ static choir_status_t enter(choir_dist_opt_t* dist, handed_t* handed,
   handed->lost = change.has_come ? 0 : handed->lost + change.lost;
   *out_is_left_out = !comm;
   if (!comm) return NULL;
-  dist->updater.vtable->detach(&dist->updater);
   CHOIR_TRY(take_comm(dist, comm));
   *out_is_new = true;
   dist->generation.comm = comm;
   dist->generation.number = change.generation;
   CHOIR_TRY(make_equal(dist, handed, step));
+  detach(dist);
   CHOIR_TRY(choir__agree_on_outcome(dist->comm, "attach",
                                     attach_with(dist, handed, *step)));
   choir__comm_watch_hosts(comm, 0);

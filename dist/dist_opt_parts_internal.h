@@ -114,7 +114,8 @@ struct choir_dist_opt_s {
   const choir_step_t* scope_step;  // of the scope whose step it is
   bool is_partial;                 // of the passes of a step not the last
   bool attached;
-  choir_span_t span;  // of the wait
+  choir_comm_t* attached_comm;  // what it is attached with, until it is no more
+  choir_span_t span;            // of the wait
   choir_generation_t generation;
   choir__kept_t kept;
   choir__membership_t* membership;  // NULL: not elastic, or not attached yet

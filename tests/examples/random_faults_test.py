@@ -248,7 +248,6 @@ class RandomFaults:
 
 class ExactlyOnceTest(RandomFaults, harness.ProgramTest):
     program = "exactly_once"
-    settings = (False, False)  # shards, each worker's batch stays
     progress = re.compile(r"step (\d+)\n")
     stops = 0.25
     silence = 0.5  # as in exactly_once.c
@@ -258,9 +257,9 @@ class ExactlyOnceTest(RandomFaults, harness.ProgramTest):
     def begin(self, workers, rng):
         epochs = 1000
         path = os.path.join(harness.ROOT, "tests/examples/exactly_once")
-        micro_shard = rng.choice((0, 1, 4))
+        micro_shard, keep_batch = rng.choice((0, 1, 4)), rng.choice((0, 1))
         process = self.start_command(
-            path, workers, epochs, micro_shard, *map(int, self.settings)
+            path, workers, epochs, micro_shard, int(self.is_sharded), keep_batch
         )
         return process, epochs * 12
 
@@ -280,11 +279,6 @@ class ExactlyOnceTest(RandomFaults, harness.ProgramTest):
 
 class ExactlyOnceShardsTest(ExactlyOnceTest):
     is_sharded = True
-    settings = (True, False)
-
-
-class ExactlyOnceKeptBatchTest(ExactlyOnceTest):
-    settings = (False, True)
 
 
 class ReproducibleTest(RandomFaults, harness.ProgramTest):
