@@ -114,9 +114,10 @@ choir_status_t choir__feed_meet(const choir__feed_order_t* order,
 bool choir__membership_ask_order(choir__membership_t* membership,
                                  const choir_comm_t* comm,
                                  choir__feed_order_t* out_order) {
-  double asked = choir_clock_seconds();
-  if (asked < membership->away_until) asked = membership->away_until;
-  const double end = asked + comm->deadline + meeting_seconds;
+  double asked = membership->away_until;
+  const double start = choir_clock_seconds();
+  const double end =
+      (start < asked ? asked : start) + comm->deadline + meeting_seconds;
   choir__feed_t feed;
   bool has_order = false;
   pthread_mutex_lock(&membership->mutex);

@@ -107,7 +107,7 @@ typedef struct choir__change_s {
 // peers that have not come yet must find it there.
 //
 // TIMEOUT: fewer than may decide were there within the communicator's deadline,
-// and a text names who was missing; or nobody took the newcomer in.
+// and a text names who was missing; or nobody answered the newcomer.
 // FAILED_PRECONDITION: its model is another.
 choir_status_t choir__membership_change(choir__membership_t* membership,
                                         choir_comm_t* comm,
