@@ -250,19 +250,20 @@ static bool is_silent(const choir_comm_t* comm, int32_t rank) {
          peer_silence(comm, rank) > 4 * comm->watch.interval + 0.2;
 }
 
-// Where the awaited peer is in this operation itself, it waits for another: one
-// that is silent, or has not come.
+// Where the awaited peer is in this operation itself, or in one before it, it
+// waits for another: one that is silent, or has not come there.
 static int32_t find_culprit(choir_comm_t* comm, int32_t awaited) {
   choir_activity_t activity;
   choir__comm_peer_activity(comm, awaited, &activity);
-  if (activity.kind < 0 || activity.sequence != comm->run.sequence ||
+  const uint64_t place = activity.sequence;
+  if (activity.kind < 0 || place > comm->run.sequence ||
       choir__collective(activity.kind)->is_pair)
     return awaited;
   for (int32_t r = 0; r < comm->size; ++r)
     if (r != comm->rank && is_silent(comm, r)) return r;
   for (int32_t r = 0; r < comm->size; ++r) {
     choir__comm_peer_activity(comm, r, &activity);
-    if (r != comm->rank && activity.sequence < comm->run.sequence) return r;
+    if (r != comm->rank && activity.sequence < place) return r;
   }
   return awaited;
 }

@@ -297,7 +297,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
 
         loader: a data.Loader, which stays in the library's hands. Its global batch at
         the start of the run stays, or with DistOpt(keep_batch=True) the batch of each
-        worker. None: the program deals out the samples itself, by sgd.opt.step_counter, sgd.global_rank and sgd.world_size.
+        worker. None: the program deals out the samples itself, by
+        sgd.opt.step_counter, sgd.global_rank and sgd.world_size.
         A checkpoint is loaded before; a newcomer's load_checkpoint reads nothing.
         """
         optimizer = self.optimizer

@@ -220,8 +220,8 @@ TEST(DistOptTest, DifferentSettingsAreToldOnEveryRank) {
   cases[2].sentence =
       "dist_opt: the settings of rank 1 \\(.+\\) are not those of rank 0 "
       "\\(here bucket_bytes=\\d+ backward_passes_per_step=1 "
-      "shard=false peer_memory=true elastic=false\\); every rank must have "
-      "the same ones";
+      "shard=false peer_memory=true elastic=false keep_batch=false "
+      "rate_rule=none\\); every rank must have the same ones";
   for (const auto& one : cases) {
     Training training(SmallLayers(), comm.get(),
                       is_1 ? one.rank_1 : Training::Options());

@@ -138,6 +138,10 @@ class ElasticTest(harness.ProgramTest):
         self.assertIn(
             "pid %d) has left, " % pid, "".join(CHANGE.search(out)[1])
         )
+        end = time.monotonic() + 20
+        while pid in self.processes() and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertNotIn(pid, self.processes())
 
     def test_two_leave(self):
         process = self.endless("--reproducible", "--workers", 3)
