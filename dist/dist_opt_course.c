@@ -71,11 +71,10 @@ choir_status_t choir__course_follow(const choir_dist_opt_t* dist,
   choir_loader_position_t place = place_at(course, step);
   // Who has not been told that the epoch is over will be.
   if (place.step == 0 &&
-      place.epoch > choir_loader_position(dist->loader).epoch) {
-    const choir_loader_position_t last = place_at(course, step - 1);
-    place =
-        (choir_loader_position_t){last.epoch, last.step + 1, course->samples};
-  }
+      place.epoch > choir_loader_position(dist->loader).epoch)
+    place = (choir_loader_position_t){
+        place.epoch - 1, round_up(course->samples, course->global_batch),
+        course->samples};
   return choir_loader_follow(dist->loader, choir_comm_rank(dist->comm),
                              choir_comm_size(dist->comm), course->global_batch,
                              place);

@@ -75,7 +75,7 @@ class Lost(unittest.TestCase):
     def test_the_batch_of_each_stays(self):
         factors = {"none": 1, "linear": 2 / 3, "sqrt": math.sqrt(2 / 3)}
         for rule, factor in factors.items():
-            (want,) = ranks.results(1, elastic_workers.kept_batch, factor)
+            (want,) = ranks.results(1, elastic_workers.kept_batch, 4, factor)
             settings = [("keep_batch", True), ("rate_rule", rule)]
             left = survivors(
                 3, elastic_workers.loop, True, [(1, 4)], 2, (), settings
@@ -86,6 +86,15 @@ class Lost(unittest.TestCase):
                 self.assertEqual(report["steps"], 18)
                 for name in ("steps", "position", "digest"):
                     self.assertEqual(report[name], want[name], rule)
+
+    def test_the_batch_of_each_stays_in_the_next_epoch(self):
+        (want,) = ranks.results(1, elastic_workers.kept_batch, STEPS, 1)
+        left = survivors(3, elastic_workers.recover_at_the_end)
+        self.assertEqual(len(left), 2)
+        for report in left:
+            self.assertEqual(report["steps"], STEPS + 10)
+            for name in ("steps", "position", "digest"):
+                self.assertEqual(report[name], want[name])
 
     def test_leaving(self):
         *others, first = sorted(

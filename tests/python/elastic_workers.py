@@ -129,13 +129,13 @@ def leave(worker, x, y):
     raise AssertionError("it is still there")
 
 
-def kept_batch(rank, size, nccl_id, factor):
-    """What one of three that is lost after four steps leaves to do, if each worker's
+def kept_batch(rank, size, nccl_id, after, factor):
+    """What one of three that is lost after so many steps leaves to do, if each worker's
     batch stays, and the learning rate becomes `factor` of what it was."""
     dist.init(nccl_id, rank, size)
     worker = Worker(True)
     worker.net.follow(None)
-    for _, (x, y) in zip(range(4), worker.loader):
+    for _, (x, y) in zip(range(after), worker.loader):
         worker.train_on(x, y)
     fewer = data.Loader(
         worker.loader.dataset,
@@ -144,7 +144,7 @@ def kept_batch(rank, size, nccl_id, factor):
         seed=3,
         device=worker.loader.device,
     )
-    fewer.seek(0, 4, worker.loader.sample)
+    fewer.seek(0, after, worker.loader.sample)
     worker.sgd.opt.lr = 0.05 * factor
     while fewer.position[0] < 2:
         for x, y in fewer:
@@ -176,6 +176,28 @@ def recover(rank, size, nccl_id):
     while worker.loader.position[0] < 2:
         for x, y in worker.loader:
             worker.train_on(x, y)
+    return worker.report()
+
+
+def recover_at_the_end(rank, size, nccl_id):
+    """One is killed after an epoch's last step; the others learn that before they are
+    told that the epoch is over. The batch of each stays."""
+    dist.init(nccl_id, rank, size, deadline=25.0)
+    worker = Worker(True, keep_batch=True)
+    worker.net.follow(worker.loader)
+    batches = iter(worker.loader)
+    for _ in range(STEPS):
+        worker.train_on(*next(batches))
+    if rank == 0:
+        kill_own()
+    try:
+        dist.barrier("end")
+        raise AssertionError("nobody is missing")
+    except CommError as error:
+        worker.sgd.recover(error)
+    assert worker.loader.position[0] == 0 and not list(batches)
+    for x, y in worker.loader:
+        worker.train_on(x, y)
     return worker.report()
 
 
